@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMPILE, DTYPE
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMPILE, DTYPE, Cell
 from conformance.case import case
 from conformance.numerics.nearness import Near, near
 from conformance.suites.module_inject.models import LlamaLayer
@@ -89,6 +89,33 @@ def test_step(accelerator, check, device):
 
     for (name, found), parameter in zip(model.named_parameters(), exact.parameters(), strict=True):
         near(check, f"'{name}'", found, parameter, Near.TRAJECTORY)
+
+
+class Convolution(nn.Module):
+    """A convolution of images and a nonlinearity. It has few kernels, as each takes a compiler most of a second."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(2, 6, 3, stride=2, padding=1), nn.Tanh())
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+CONVOLUTION = Cell("operators.nn.functional.conv2d", "float32", "training")
+
+
+@case("compile.convolution", requires=[COMPILE, CONVOLUTION], deadline=DEADLINE)
+def test_convolution(accelerator, check, device):
+    """A compiled convolution net is one graph and takes one step of training, which agrees with float64."""
+    model, exact = Convolution(), Convolution().double()
+    exact.load_state_dict(model.state_dict())
+    check_one_graph(accelerator, check, device, model, exact, torch.randn(3, 2, 11, 9))
+
+    for net in (model, exact):
+        torch.optim.SGD(net.parameters(), lr=0.05).step()
+    for (name, found), parameter in zip(model.named_parameters(), exact.parameters(), strict=True):
+        near(check, f"'{name}' after a step", found, parameter, Near.TRAJECTORY)
 
 
 @case("compile.batch", requires=[COMPILE], deadline=DEADLINE)
