@@ -116,7 +116,7 @@ class CaseRunner:
         self._poisoned_by: str | None = None
         self._probing_since: float | None = None
         self._hung = hung_subjects(context)
-        self.peak = peak.PeakMemory()
+        self.peak, self._freed = peak.PeakMemory(), peak.FreedMemory()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -144,6 +144,7 @@ class CaseRunner:
         verdict = item.stash.get(VERDICT, failed(Reason.RAISED, "the case ended without a verdict"))
         self.journal.end(case.id, verdict, time.perf_counter() - started)
         self.peak.note(case.id)
+        self._freed.give_back()
         return result
 
     @pytest.hookimpl(tryfirst=True)
