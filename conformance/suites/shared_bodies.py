@@ -134,18 +134,21 @@ class WatchedBackend:
     """Backend for torch.compile that counts graphs, and runs each as operators and compiled, once.
 
     ``nodes`` gets the number of nodes of each graph. ``kept`` and ``total`` are the numbers of operators that compiled
-    graphs still run, and that the graphs consist of.
+    graphs still run, and that the graphs consist of. A backend that ``only_traces`` runs no graph more often than its
+    caller.
     """
 
-    def __init__(self, name):
+    def __init__(self, name, *, only_traces=False):
         import torch._dynamo
 
-        self._compile = torch._dynamo.lookup_backend(name)
+        self._compile, self._only_traces = torch._dynamo.lookup_backend(name), only_traces
         self.name, self.nodes, self.kept, self.total = name, [], 0, 0
 
     def __call__(self, module, inputs):
         self.nodes.append(len(module.graph.nodes))
         compiled, watched = self._compile(module, inputs), []
+        if self._only_traces:
+            return compiled
 
         def run(*arguments):
             if not watched:

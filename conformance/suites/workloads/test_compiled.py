@@ -39,7 +39,9 @@ def test_compiled(accelerator, device, case, check):
 def _check(case, accelerator, device, check, name):
     import torch._dynamo
 
-    backend, family = WatchedBackend(name), families()[case.id.split(".")[1]]
+    # aot_eager runs the operators one by one, and says so by its name.
+    backend = WatchedBackend(name, only_traces=name == "aot_eager")
+    family = families()[case.id.split(".")[1]]
     torch._dynamo.reset()  # graphs of an earlier case would be reused and not counted
     try:
         with warnings.catch_warnings():
@@ -47,5 +49,4 @@ def _check(case, accelerator, device, check, name):
             checks.check_compiled(check, family, RunDevice(device, accelerator), case.dtype, backend)
     finally:
         torch._dynamo.reset()
-    if name != "aot_eager":  # this one runs the operators one by one, and says so by its name
-        backend.check()
+    backend.check()
