@@ -16,8 +16,8 @@ from conformance.suites.module_inject.models import LlamaLayer
 from . import tables
 from .test_compiled import DEADLINE, check_one_graph, compiling, fresh_compiler, results
 
-#: It takes seconds to import. It is imported once, before the ranks are forked.
-RANK_IMPORTS = ("torch._dynamo",)
+#: They take seconds to import. They are imported once, before the ranks are forked.
+RANK_IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx")
 
 
 @contextlib.contextmanager
