@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import random
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,43 +27,14 @@ from tests.layers import longer
 
 from . import lies
 from .lies import Candidate, Kind, Lie
-from .running import HERE, environment
+from .running import HERE, run
 
 SEEDS = int(os.environ.get("CONFORMANCE_LIE_SEEDS", "1"))
+#: What takes a run of operators longest to import.
+DATABASE = ("torch.testing._internal.common_methods_invocations",)
 SUBJECTS = {"cpu": "lying_subjects:StubbedCpu", "sim": "lying_subjects:StubbedSim"}
 #: Seconds each, for a compiler, a process group or another process.
 EXPENSIVE = ("capabilities.compile", "capabilities.comm", "capabilities.triton", "capabilities.device.visibility")
-
-
-class Preloaded:
-    """A process that runs pytest again and again; see preloaded.py."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "preloaded.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(PYTHONPATH=str(HERE), TORCH_DEVICE_BACKEND_AUTOLOAD="0"),
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
-
-    def run(self, *arguments: str, cwd: Path) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        # A traceback through PyTorch's operator database takes pytest most of a second to write.
-        words = ["-p", "no:cacheprovider", "-p", "no:randomly", "-n0", "-q", "--tb=no", *arguments]
-        task = {"arguments": words, "cwd": str(cwd), "log": str(cwd / "log"), "bytecode": str(cwd.parent / "bytecode")}
-        self._process.stdin.write(json.dumps(task) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def __enter__(self) -> Preloaded:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.communicate()
 
 
 @dataclass
@@ -76,7 +43,6 @@ class Bench:
 
     name: str
     folder: Path
-    preloaded: Preloaded
     truth: Declaration
     found: list[Candidate]
     size: int = lies.POOL
@@ -89,10 +55,12 @@ class Bench:
             (cwd / "claims.toml").write_text(dump(declaration))
             declaration = cwd / "claims.toml"
         where = [f"--accelerator={SUBJECTS[self.name]}", f"--capabilities={declaration}", "--case-file=cases.txt"]
-        status = self.preloaded.run(*where, "--conformance-report=out", *options, cwd=cwd)
+        # A traceback through PyTorch's operator database takes pytest most of a second to write.
+        words = ("-n0", "-q", "--tb=no", "--conformance-report=out", *options)
+        ended = run(*where, *words, cwd=cwd, imported=DATABASE, PYTHONPATH=str(HERE))
         reports = list(cwd.glob("out/*/report.json"))
-        assert reports, (cwd / "log").read_text()
-        return status, read_report(reports[0])
+        assert reports, ended.output
+        return ended.status, read_report(reports[0])
 
 
 @dataclass(frozen=True)
@@ -124,7 +92,7 @@ class Row:
 
 
 @pytest.fixture(scope="module", params=longer(["cpu of few cells", *SUBJECTS]))
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     name, _, few = str(request.param).partition(" ")
     size = lies.FEW if few else lies.POOL
     try:
@@ -132,11 +100,10 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     except ConformanceError as error:
         pytest.skip(str(error))
     cases = [case.id for case in lies.pool(name, random.Random(0), size) if case.id not in EXPENSIVE]
-    with Preloaded() as preloaded:
-        one = Bench(name, tmp_path_factory.mktemp(name), preloaded, lies.truth(name), [], size)
-        _, report = one.run(one.truth, cases, "truth")
-        one.found = lies.candidates(report)
-        yield one
+    one = Bench(name, tmp_path_factory.mktemp(name), lies.truth(name), [], size)
+    _, report = one.run(one.truth, cases, "truth")
+    one.found = lies.candidates(report)
+    return one
 
 
 def test_the_truth_is_not_accused(bench: Bench) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.layers import longer
 
-from .running import Run, environment, run
+from .running import PLAIN, Run, run
 
 CASES = """
 from pathlib import Path
@@ -37,9 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def with_cache(*words: str, cwd: Path) -> Run:
     """Run pytest with its cache, which --lf and --sw need."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", *words]
-    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False)
-    return Run(done.returncode, done.stdout + done.stderr, cwd / "conformance-report/cpu")
+    return run(*words, cwd=cwd, always=PLAIN)
 
 
 def test_the_marker_selects_cases(folder: Path) -> None:

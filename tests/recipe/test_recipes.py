@@ -16,6 +16,7 @@ from conformance.cli.main import main
 from conformance.reports.page.publish import publish, write_tables
 from tests.docs.pages import DOCS, text
 from tests.docs.test_references import OTHERS, OURS
+from tests.layers import longer
 from tests.recipe.published import PUBLISHED, SCRIPT, kept, renew
 
 WORKFLOW = DOCS / "recipes" / "conformance.yml"
@@ -130,13 +131,18 @@ def test_the_page_of_the_kept_reports_is_one_command(tmp_path: Path, capsys: pyt
     assert "3 accelerators, 3 runs" in capsys.readouterr().out
 
 
-def test_this_repository_goes_through_its_own_recipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("accelerators", "titles"), longer([(["cpu"], ["cpu"]), (None, ["cpu", "sim", "supa stand-in"])])
+)
+def test_this_repository_goes_through_its_own_recipe(
+    accelerators: list[str] | None, titles: list[str], tmp_path: Path
+) -> None:
     """The gate accepts the mandatory core of the CPU, the simulated accelerator and the stand-in."""
     runs = tmp_path / "runs"
 
-    accepted = renew(runs, argparse.Namespace(accelerator=None, profile="core", options=["-n0"]))
+    accepted = renew(runs, argparse.Namespace(accelerator=accelerators, profile="core", options=["-n0"]))
 
     assert accepted, "the gate rejects an accelerator of this repository"
     page = {path.name: path for path in publish(kept(runs), tmp_path)}
     columns = json.loads(page["matrix.json"].read_text(encoding="utf-8"))["accelerators"]
-    assert [column["name"] for column in columns] == ["cpu", "sim", "supa stand-in"]
+    assert [column["name"] for column in columns] == titles
