@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -103,7 +104,7 @@ class Preloaded:
     """A process that runs pytest in copies of itself; see preloaded.py."""
 
     def __init__(self, imported: Sequence[str]) -> None:
-        # It ends when its standard input does: with this process.
+        # It ends when its standard input does.
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "preloaded.py"), *imported],
             stdin=subprocess.PIPE,
@@ -111,6 +112,7 @@ class Preloaded:
             text=True,
             env=environment(),
         )
+        atexit.register(self._process.communicate)
 
     def run(self, arguments: list[str], cwd: Path, variables: dict[str, str], timeout: float) -> tuple[int, str]:
         """Return the exit status and the output of a run."""

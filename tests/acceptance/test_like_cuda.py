@@ -30,15 +30,15 @@ CELLS = (
     "maximum[float32-inference]", "addcmul[float32-inference]", "lerp[float32-inference]",
     "fft.fft2[complex64-inference]", "linalg.inv[float32-inference]", "multinomial[error-inputs]",
 )  # fmt: skip
-#: One cell for each of the habits that take least time.
-FEW = ("sort[int8-inference]", "topk[uint8-inference]", "frexp[float32-inference]", "mm[int8-inference]",
-       "igamma[float16-inference]", "lerp[float32-inference]")  # fmt: skip
+#: Cells of the habits that take least time, and those that have to be confirmed.
+FEW = ("topk[uint8-inference]", "mm[int8-inference]", "igamma[float16-inference]", "lerp[float32-inference]")
 ASSERTS = ("gather[error-inputs]", "scatter[error-inputs]", "scatter_add[error-inputs]")
 
 
 @pytest.fixture(scope="module", params=longer(["few", "all"]))
 def cells(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    return (*ASSERTS, *(FEW if request.param == "few" else CELLS))
+    # After an assertion the run goes on in another process, which takes seconds to load what operators need.
+    return (*ASSERTS[:1], *FEW) if request.param == "few" else (*ASSERTS, *CELLS)
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +55,13 @@ def test_no_cell_is_accused(cells: tuple[str, ...], finished: Run) -> None:
     assert len(finished.verdicts) == len(cells), finished.output
 
 
-@pytest.mark.parametrize("cell", ASSERTS)
-def test_an_assertion_in_a_kernel_is_a_refusal(cell: str, finished: Run) -> None:
-    case = next(case for case in finished.report.cases if case.id == f"operators.{cell}")
+def test_an_assertion_in_a_kernel_is_a_refusal(cells: tuple[str, ...], finished: Run) -> None:
+    asserting = [case for case in finished.report.cases if case.id.removeprefix("operators.") in ASSERTS]
 
-    assert (case.outcome.value, case.reason.value) == ("pass", "native")
-    assert "error input" in case.metrics["context_ended_by"]
+    assert len(asserting) == len(set(cells) & set(ASSERTS)) >= 1
+    for case in asserting:
+        assert (case.outcome.value, case.reason.value) == ("pass", "native"), case
+        assert "error input" in case.metrics["context_ended_by"], case
 
 
 def test_what_is_not_computed_is_confirmed(finished: Run) -> None:

@@ -97,7 +97,9 @@ def test_an_import_that_goes_wrong_in_a_worker(name: str, tmp_path: Path) -> Non
     assert not (tmp_path / "conformance-report/acme/report.json").exists()
 
 
-@pytest.mark.parametrize("name", longer(DEADLY, "aborts-in-package"))
+# The first layer has the death of workers in the test before, where they die without the import of torch.
+@pytest.mark.long
+@pytest.mark.parametrize("name", DEADLY)
 def test_death_before_the_first_case_in_a_run(name: str, tmp_path: Path) -> None:
     output = ran(DEADLY[name], tmp_path, "-n2" if name == "aborts-in-package" else "-n1")
 

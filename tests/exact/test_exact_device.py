@@ -35,8 +35,8 @@ from tests.exact.device import ExactDevice, is_evaluated
 from tests.layers import longer
 
 CPU = torch.device("cpu")
-#: Seeds with the step between operators: every sixth operator with each change of the code, and all in the long tests.
-SEEDS = [(0, 6), *((seed, 1) for seed in range(5))]
+#: Seeds with the step between operators: every twelfth with each change of the code, and all in the long tests.
+SEEDS = [(0, 12), *((seed, 1) for seed in range(5))]
 ALL_SAMPLES = bool(os.environ.get("CONFORMANCE_EXACT"))
 #: Of all operators.
 FEWEST_OPERATORS = 100

@@ -351,12 +351,15 @@ def test_a_derivative_fault_breaks_its_input_alone() -> None:
 
 @pytest.mark.parametrize(
     ("pair", "end"),
-    [
-        (Pair("T", order.PARTS[4], "device 1", "always"), End.KILLED),
-        (Pair("T", part_of_order("elapsed time constant"), "other threads", "after 10"), End.KILLED),
-        (Pair("T", part_of_order("record_stream ignored"), "device 1", "after 10"), End.KILLED),
-        (Pair("S", state.PARTS[3], "device 1", "always"), End.KILLED),
-    ],
+    longer(
+        [
+            (Pair("T", order.PARTS[4], "device 1", "always"), End.KILLED),
+            (Pair("T", part_of_order("elapsed time constant"), "other threads", "after 10"), End.KILLED),
+            (Pair("T", part_of_order("record_stream ignored"), "device 1", "after 10"), End.KILLED),
+            (Pair("S", state.PARTS[3], "device 1", "always"), End.KILLED),
+        ],
+        step=3,
+    ),
     ids=lambda value: str(getattr(value, "fault", value)),
 )
 def test_a_fault_of_a_pair_is_live_and_killed(pair: Pair, end: End) -> None:

@@ -51,6 +51,7 @@ def test_a_second_run_does_not_use_code_that_the_first_has_stored(tmp_path: Path
     assert (own / "code").read_text() == "the user's"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductor_compiles_anew_in_each_folder(tmp_path: Path) -> None:
     program = "import torch; print(torch.compile(lambda x: (x * 3 + 1).relu())(torch.ones(5)).tolist())"

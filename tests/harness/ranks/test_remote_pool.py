@@ -143,7 +143,7 @@ def test_cases_on_ranks_of_torchrun(tmp_path: Path, rank_slots: Callable[..., tu
     tests = shutil.copy(HERE / "host_cases.py", tmp_path / "test_host_cases.py")
     with ExitStack() as stack:
         endpoint, both = rank_slots(stack, tmp_path)
-        found = run("--accelerator=cpu", "--tb=short", str(tests), f"--ranks-from={endpoint}", cwd=tmp_path)
+        found = run("--accelerator=cpu", "--tb=short", "-n0", str(tests), f"--ranks-from={endpoint}", cwd=tmp_path)
         statuses = [launcher.status(30) for launcher in both]
         said = "".join(launcher.said() for launcher in both)
 
