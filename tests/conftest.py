@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import zlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,23 +28,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="K/N", help="every N-th of the chosen tests, from the K-th: parts are disjoint")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let ``--dist loadgroup`` give tests that share a run to one process."""
+    if name := run_of(item):
+        item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one part, and put the tests of the longest files first, after pytest-randomly has drawn an order."""
     if part := config.getoption("--part"):
-        kept = {item.nodeid for item in part_of(sorted(items, key=lambda item: item.nodeid), part)}
+        ordered = sorted(items, key=lambda item: item.nodeid)
+        kept = {item.nodeid for item in part_of(ordered, part, lambda item: run_of(item) or item)}
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(order)))
 
 
-def part_of(items: list[pytest.Item], part: str) -> list[pytest.Item]:
-    """Return the part K/N of the items: neighbours are alike, so that each part has some of every kind."""
+def part_of(
+    items: list[pytest.Item], part: str, together: Callable[[pytest.Item], object] = lambda item: item
+) -> list[pytest.Item]:
+    """Return the part K/N of the items: neighbours are alike, so that each part has some of every kind.
+
+    Items for which ``together`` returns the same are in the same part.
+    """
     number, _, count = part.partition("/")
     if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
         raise pytest.UsageError(f"--part {part}: expected K/N, such as 1/5")
-    return items[int(number) - 1 :: int(count)]
+    groups: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(together(item), []).append(item)
+    return [item for group in list(groups.values())[int(number) - 1 :: int(count)] for item in group]
+
+
+def run_of(item: pytest.Item) -> str:
+    """Return a name for what a test shares with others of its file, or "": fixtures of the module, which are dear."""
+    known: dict[str, Any] = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest has no public name
+    wide = sorted(name for name, found in known.items() if found[-1].scope == "module")
+    given: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
+    shared = repr([(name, given.get(name)) for name in wide])
+    return f"{item.path.stem}-{zlib.crc32(shared.encode()):x}" if wide else ""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

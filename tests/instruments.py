@@ -35,8 +35,8 @@ class Instrument:
 
     The first program gets the words that a user gives; without any, it gets ``default``, and ``at_night`` in a nightly
     run. ``packages`` are what it imports beyond the suite's packages, with the requirement for pip. ``needs`` are
-    programs, or facts about the machine, that nobody can install from here; an instrument that has needs or packages
-    is not part of a night.
+    programs, or facts about the machine, that nobody can install from here; an instrument that has needs, or lacks a
+    package, is not part of a night.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Instrument:
 
     @property
     def is_nightly(self) -> bool:
-        """Return whether it runs wherever the suite does."""
-        return not (self.packages or self.needs)
+        """Return whether it runs here without anything more."""
+        return not (self.needs or missing(self))
 
 
 def _tests(*paths: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ source = {sources}
 omit = {root}/{left_out}
 patch =
     subprocess
+    fork
     _exit
 disable_warnings = no-data-collected, module-not-imported, module-not-measured
 """

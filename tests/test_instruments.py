@@ -74,7 +74,8 @@ def test_a_night_goes_on_after_a_failure_and_ends_with_1(
         return subprocess.CompletedProcess(command, int(command[3] == "first"))
 
     first, second = tried("first", ""), tried("second", "", at_night=("--few",))
-    monkeypatch.setattr(instruments, "INSTRUMENTS", (first, second, tried("third", "", needs="root")))
+    needy, lacking = tried("third", "", needs="root"), tried("fourth", "", packages=(("no_such_package", "no-such"),))
+    monkeypatch.setattr(instruments, "INSTRUMENTS", (first, second, needy, lacking))
     monkeypatch.setattr(subprocess, "run", run)
 
     assert instruments.main(["nightly"]) == 1
@@ -82,7 +83,7 @@ def test_a_night_goes_on_after_a_failure_and_ends_with_1(
     text = capsys.readouterr().out
     assert "| first" in text
     assert "status 1" in text
-    assert "not run" in text
+    assert text.count("not run") == 2
 
 
 def test_lines_are_counted_by_package() -> None:

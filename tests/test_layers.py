@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import part_of
+from tests.conftest import part_of, run_of
 from tests.layers import longer
 from tests.waiting import wait_for
 
@@ -42,6 +42,39 @@ def test_parts_are_disjoint_and_complete() -> None:
 
     assert sorted(item for part in parts for item in part) == items
     assert {len(part) for part in parts} == {2, 3}
+
+
+def test_tests_that_share_a_run_are_in_one_part() -> None:
+    items: Any = ["a1", "a2", "b", "c1", "c2", "c3", "d"]
+    parts = [part_of(items, f"{number}/3", lambda item: item[0]) for number in (1, 2, 3)]
+
+    assert parts == [["a1", "a2", "d"], ["b"], ["c1", "c2", "c3"]]
+
+
+@pytest.fixture(scope="module", params=["few", "all"])
+def ran(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+#: The name of each run, by its parameter.
+NAMES: dict[str, set[str]] = {}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_tests_of_a_run_have_one_name_and_go_to_one_process(
+    ran: str, number: int, request: pytest.FixtureRequest
+) -> None:
+    (mark,) = request.node.iter_markers("xdist_group")
+    NAMES.setdefault(ran, set()).add(run_of(request.node))
+
+    assert mark.args == (run_of(request.node),)
+    assert [len(names) for names in NAMES.values()] == [1] * len(NAMES)
+    assert len(set.union(*NAMES.values())) == len(NAMES)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_another_test_has_none(number: int, request: pytest.FixtureRequest) -> None:
+    assert run_of(request.node) == ""
 
 
 @pytest.mark.parametrize("text", ["0/5", "6/5", "1", "a/5"])
