@@ -43,7 +43,19 @@ def measured(folder: Path, words: Sequence[str]) -> tuple[int, dict[str, Any]]:
     sources = ",".join(str(ROOT / room) for room in ROOMS)
     file.write_text(CONFIGURATION.format(folder=folder, sources=sources, root=ROOT, left_out=LEFT_OUT))
     coverage = [sys.executable, "-m", "coverage"]
-    tests = ["-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-m", "not long", *(words or [str(ROOT / "tests")])]
+    tests = [
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+        "-m",
+        "not long",
+        *(words or [str(ROOT / "tests")]),
+    ]
     status = subprocess.run([*coverage, "run", f"--rcfile={file}", *tests], cwd=folder, check=False).returncode
     for command in (["combine", "--quiet"], ["json", "--quiet", "-o", str(folder / "found.json")]):
         subprocess.run([*coverage, command[0], f"--rcfile={file}", *command[1:]], cwd=folder, check=True)
