@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 #: Folders with tests that use the simulated device in their own process.
 ON_THE_DEVICE = {"simulated", "suites"}
@@ -28,11 +30,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="K/N", help="every N-th of the chosen tests, from the K-th: parts are disjoint")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let ``--dist loadgroup`` give tests that share a run to one process."""
-    if name := run_of(item):
-        item.add_marker(pytest.mark.xdist_group(name))
+class RunsTogether(LoadScopeScheduling):
+    """Scheduling of ``--dist loadgroup``: a file whose fixtures make a run stays in a process, other tests do not."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return kept_together(self.config.rootpath, nodeid)
+
+
+def kept_together(root: Path, nodeid: str) -> str:
+    """Return what one process runs: the test's file if that has fixtures of its module, or else the test."""
+    file = nodeid.partition("::")[0]
+    return file if 'scope="module"' in (root / file).read_text(encoding="utf-8") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """Return our own scheduling: with pytest 9.2, that of xdist 3.8 does not know the groups."""
+    return RunsTogether(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(trylast=True)
@@ -64,7 +77,7 @@ def part_of(
 
 
 def run_of(item: pytest.Item) -> str:
-    """Return a name for what a test shares with others of its file, or "": fixtures of the module, which are dear."""
+    """Return a name for the run that a test shares with others of its file, or "". Fixtures of the module make it."""
     known: dict[str, Any] = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest has no public name
     wide = sorted(name for name, found in known.items() if found[-1].scope == "module")
     given: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}

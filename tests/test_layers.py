@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import part_of, run_of
+from tests.conftest import kept_together, part_of, run_of
 from tests.layers import longer
 from tests.waiting import wait_for
+
+ROOT = Path(__file__).parents[1]
 
 
 def usual(parameters: list[Any]) -> list[Any]:
@@ -61,13 +64,9 @@ NAMES: dict[str, set[str]] = {}
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_tests_of_a_run_have_one_name_and_go_to_one_process(
-    ran: str, number: int, request: pytest.FixtureRequest
-) -> None:
-    (mark,) = request.node.iter_markers("xdist_group")
+def test_tests_of_a_run_have_one_name(ran: str, number: int, request: pytest.FixtureRequest) -> None:
     NAMES.setdefault(ran, set()).add(run_of(request.node))
 
-    assert mark.args == (run_of(request.node),)
     assert [len(names) for names in NAMES.values()] == [1] * len(NAMES)
     assert len(set.union(*NAMES.values())) == len(NAMES)
 
@@ -75,6 +74,13 @@ def test_tests_of_a_run_have_one_name_and_go_to_one_process(
 @pytest.mark.parametrize("number", [1, 2])
 def test_another_test_has_none(number: int, request: pytest.FixtureRequest) -> None:
     assert run_of(request.node) == ""
+
+
+def test_a_file_with_runs_stays_in_one_process() -> None:
+    here, other = "tests/test_layers.py", "tests/test_rows.py"
+
+    assert kept_together(ROOT, f"{here}::test_one[a]") == kept_together(ROOT, f"{here}::test_two") == here
+    assert kept_together(ROOT, f"{other}::test_one[a]") == f"{other}::test_one[a]"
 
 
 @pytest.mark.parametrize("text", ["0/5", "6/5", "1", "a/5"])

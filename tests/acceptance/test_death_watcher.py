@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.layers import longer
+
 from .running import run, start
 
 DEADLINE = 1.5
@@ -90,7 +92,7 @@ def test_a_run_that_ends_as_it_should_has_none(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "status"), [("stops", [], 0), ("fails", ["--pdb"], 1)], ids=["breakpoint", "pdb"]
+    ("name", "words", "status"), longer([("stops", [], 0), ("fails", ["--pdb"], 1)]), ids=["breakpoint", "pdb"]
 )
 def test_a_debugger_has_no_deadline(folder: Path, name: str, words: list[str], status: int) -> None:
     shell = ["sh", "-c", f'(sleep {4 * DEADLINE}; echo c; echo c) | "$@"', "sh"]

@@ -32,7 +32,7 @@ def run(mutant: Mutant, cases: list[str], folder: Path) -> Run:
     # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
     (folder / "tests").symlink_to(ROOT / "tests")
     # Ranks are processes of their own: what kills one of them leaves pytest alone.
-    workers = "-n0" if all(bench.on_ranks(case) for case in cases) else "-n2"
+    workers = "-n0" if all(bench.on_ranks(case) for case in cases) else "-n1"
     return run_pytest(
         f"--accelerator={SPEC}",
         *(f"--case={case}" for case in cases),

@@ -128,6 +128,7 @@ def test_before_the_plan_is_known_a_line_says_what_takes_the_time(clock: Clock) 
     assert lines == ["conformance: workers start and collect the cases, for 0:31"]
 
 
+@pytest.mark.long
 def test_a_file_gets_lines_while_one_case_runs(tmp_path: Path) -> None:
     """A run whose only case sleeps prints lines, from the thread, where standard output is a pipe."""
     (tmp_path / "test_slow.py").write_text(

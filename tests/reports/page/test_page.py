@@ -132,6 +132,7 @@ def test_the_pictures_are_well_formed() -> None:
             ElementTree.fromstring(one)
 
 
+@pytest.mark.long
 def test_twenty_thousand_cases_of_nine_accelerators_fit_into_a_megabyte() -> None:
     reports = [many.large(f"accelerator{salt}", 20_000, salt) for salt in range(9)]
     size = len(page(*reports).encode())
