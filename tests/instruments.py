@@ -181,7 +181,7 @@ def run(instrument: Instrument, words: Sequence[str]) -> int:
         os.environ.update({name: filled(value) for name, value in instrument.variables})
         if instrument.prepare and (status := instrument.prepare()):
             return status
-        given = list(words or instrument.default)
+        given = [filled(word) for word in words or instrument.default]
         for program in instrument.programs:
             # A program of this folder starts in the checkout. Pytest starts outside of it: there, the folder
             # conformance/ would hide the installed package.

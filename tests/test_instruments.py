@@ -64,6 +64,17 @@ def test_words_go_to_the_first_program_in_place_of_the_usual_ones(
     assert (tmp_path / "kept").is_dir()
 
 
+def test_words_of_the_usual_run_may_name_the_folder_for_what_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INSTRUMENTS_OUT", str(tmp_path))
+
+    instrument = tried("keeps", "import sys; open(sys.argv[1], 'x').close()", default=("{kept}/result",))
+
+    assert instruments.run(instrument, []) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
 def test_a_night_goes_on_after_a_failure_and_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
