@@ -28,7 +28,7 @@ def planned_cases() -> list[Case]:
     return [bundled.case for bundled in bundled_cases()]
 
 
-@pytest.mark.parametrize(("operators", "others"), longer([(12, 0), (60, 8)]))
+@pytest.mark.parametrize(("operators", "others"), longer([(12, 0), (30, 4)]))
 def test_a_portion_of_the_suite_sees_that_nothing_is_done(operators: int, others: int, tmp_path: Path) -> None:
     planned = planned_cases()
     ids = portion(planned, operators, others)
