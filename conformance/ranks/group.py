@@ -22,23 +22,6 @@ def set_rank_environment(rank: int, world_size: int, local: Sequence[int] | None
     os.environ.update(zip(names, map(str, (rank, world_size, local_rank, local_world_size)), strict=True))
 
 
-def forget_meshes() -> str:
-    """Let DTensor forget what it has dispatched; return why it cannot, or an empty string.
-
-    It keeps meshes of groups that are destroyed. Groups of a later case have other members under the same names, and
-    an equal mesh would find them by its old names.
-    """
-    if "torch.distributed.tensor" not in sys.modules:
-        return ""
-    from torch.distributed.tensor import debug
-
-    forget = getattr(debug, "_clear_sharding_prop_cache", None)
-    if forget is None:
-        return "DTensor keeps the meshes of destroyed groups"
-    forget()
-    return ""
-
-
 class Groups:
     """Creates and leaves process groups over one store, of which every rank of the pool is a client."""
 
@@ -67,18 +50,14 @@ class Groups:
         sys.excepthook = hook  # each call of init_process_group wraps the hook once more
         return dist.group.WORLD
 
-    def leave(self) -> str:
-        """Destroy all groups. Return why this process must not join another one, or an empty string.
-
-        Another thread drops the last reference, as joining a group's threads takes 20 ms.
-        """
+    def leave(self) -> None:
+        """Destroy all groups. Another thread drops the last reference, as joining a group's threads takes 20 ms."""
         import torch.distributed as dist
 
         if dist.is_initialized():
             world = dist.group.WORLD
             dist.destroy_process_group()
             self._left.put(world)
-        return forget_meshes()
 
     def _reap(self) -> None:
         """Drop the references to groups that were left, for ever."""

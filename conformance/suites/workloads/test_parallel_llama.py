@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_DTYPE, Cell
-from conformance.case import Isolation, cases
+from conformance.case import cases
 
 from .parallel import models
 from .parallel.checkpoints import load, save
@@ -50,7 +50,7 @@ RESUMED = (
 
 def _case(subject, axes, layouts, ranks, *needs):
     own = [need for name in layouts for need in LAYOUTS[name].needs]
-    return planned(f"llama.{subject}", axes, (*NEEDS, *own, *needs), ranks, isolation=Isolation.REUSE)
+    return planned(f"llama.{subject}", axes, (*NEEDS, *own, *needs), ranks)
 
 
 def training_cases():

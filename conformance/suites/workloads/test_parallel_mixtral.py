@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_ALL_TO_ALL, COMM_AVERAGE, COMM_DTYPE, Cell
-from conformance.case import Isolation, cases
+from conformance.case import cases
 from conformance.finding import environment_lacks
 
 from .libraries import library
@@ -42,7 +42,7 @@ TRAINED = {"ep": (2, 4), "ep-fsdp2": (4,), "ep-tp": (2, 4)}
 def training_cases():
     """Return a case for each layout and number of ranks, such as ``workloads.mixtral.ep[4]``."""
     return [
-        planned(f"mixtral.{layout}", (("world", str(ranks)),), NEEDS, ranks, isolation=Isolation.REUSE)
+        planned(f"mixtral.{layout}", (("world", str(ranks)),), NEEDS, ranks)
         for layout, sizes in TRAINED.items()
         for ranks in sizes
     ]
@@ -63,8 +63,8 @@ def resume_cases():
     """Return a case for each pair of layouts, such as ``workloads.mixtral.ep.resume[4-fsdp2@2]``."""
     needs = (CHECKPOINT, COMM_DTYPE.on("uint8"))
     return [
-        planned(f"mixtral.{layout}.resume", axes, (*NEEDS, *needs), 4, isolation=Isolation.REUSE)
-        for layout, axes in ((layout, (("world", str(first)), ("after", after))) for (layout, first), after in RESUMED)
+        planned(f"mixtral.{layout}.resume", (("world", str(first)), ("after", after)), (*NEEDS, *needs), 4)
+        for (layout, first), after in RESUMED
     ]
 
 
@@ -111,16 +111,12 @@ def _distributed(layout, device, rank, world_size, folder, seed=0):
     library("transformers")
     library("accelerate")  # from_pretrained() asks for it where a model goes to devices
     from transformers.distributed import DistributedConfig
-    from transformers.utils.logging import disable_progress_bar
 
     here = torch._C._get_accelerator().type
     if here != device.type:
         environment_lacks(f"transformers lays models out on {here!r}, the accelerator of this process")
     # transformers binds a rank to the device of its local rank; ranks may share devices.
     os.environ["LOCAL_RANK"] = str(device.index or 0)
-    # Loading in threads, and progress bars, leave threads behind, and a rank with such threads serves no further case.
-    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
-    disable_progress_bar()
     if rank == 0:
         _model(seed).save_pretrained(folder)
     dist.barrier()

@@ -39,8 +39,6 @@ def test_each_case_gets_what_it_asks_for(warm: Run) -> None:
         "isolation.forked": PASS,
         "isolation.own": PASS,
         "isolation.after": PASS,
-        "isolation.mesh": PASS,
-        "isolation.mesh.again": PASS,
     }, warm.output
     assert processes(folder, "first") < processes(folder, "reused")  # on the same ranks, then on fresh ones
     assert not processes(folder, "forked") & processes(folder, "reused")

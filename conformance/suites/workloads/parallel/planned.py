@@ -24,12 +24,8 @@ def planned(
     ranks: int | None,
     *,
     deep: bool = False,
-    isolation: Isolation = Isolation.FORK,
 ) -> Case:
-    """Return the case ``workloads.<subject>[axes]`` on that many ranks, of the tier ``deep`` or workload.
-
-    Engines that change the process, as DeepSpeed's do, need ranks of their own.
-    """
+    """Return the case ``workloads.<subject>[axes]`` on that many ranks, of the tier ``deep`` or workload."""
     cells = [need if isinstance(need, Cell) else need.cell for need in needs]
     # PyTorch's ring attention knows three attention operators by name; a device with another one cannot have it.
     special = {
@@ -47,7 +43,9 @@ def planned(
         deadline=DEADLINE,
         about=about,
         world_size=ranks,
-        isolation=isolation if ranks else Isolation.REUSE,
+        # DTensor caches what it has dispatched, with the groups of the mesh. Groups of a later case have other members
+        # under the same names, so warm ranks would use destroyed groups.
+        isolation=Isolation.FORK if ranks else Isolation.REUSE,
     )
 
 
