@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn, TypeVar
 
-from conformance.reports.verdict import Reason
+from conformance.reports.verdict import Reason as Reason  # for suites, which import nothing of reports
 
 T = TypeVar("T")
 

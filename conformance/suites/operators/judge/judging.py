@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from conformance.finding import report
+from conformance.finding import Reason, report
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Exact, compare, host_ratio, plain, same_bits, zero_signs
 from conformance.numerics.trees import leaves, tensors
-from conformance.reports.verdict import Reason
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_fourier_transform
 from conformance.suites.operators.calls.execution import processed

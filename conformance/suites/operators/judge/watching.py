@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from conformance.checker import Checker
-from conformance.finding import report
+from conformance.finding import Reason, report
 from conformance.numerics.placement import HostWork, Operand, Recording, host_work
 from conformance.numerics.trees import tensors
-from conformance.reports.verdict import Reason
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 
