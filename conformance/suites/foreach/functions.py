@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,10 +51,17 @@ class Function:
         """Return whether the installed torch has the function, out of place ("") or in place ("_")."""
         return hasattr(torch, f"_foreach_{self.name}{place}")
 
-    def run(self, call: ListCall, place: str) -> Callable[..., Any] | None:
-        """Return what runs an overload; None if the installed torch does not have it."""
+    def has(self, call: ListCall, place: str) -> bool:
+        """Return whether the installed torch has an overload."""
         name = f"_foreach_{self.name}{place}"
-        return getattr(getattr(torch.ops.aten, name), call.overload, None) if call.overload else getattr(torch, name)
+        return not call.overload or hasattr(getattr(torch.ops.aten, name), call.overload)
+
+    def run(self, call: ListCall, place: str) -> Callable[..., Any]:
+        """Return what runs an overload that the installed torch has."""
+        name = f"_foreach_{self.name}{place}"
+        found: Callable[..., Any]
+        found = getattr(getattr(torch.ops.aten, name), call.overload) if call.overload else getattr(torch, name)
+        return found
 
 
 _UNARY = (
@@ -186,7 +194,7 @@ def _exponent(tensor: torch.Tensor, position: int) -> int:
     return _NUMBERS[position] % _EXPONENTS if is_small else 1
 
 
-def _pointwise(name: str, reference: Callable[..., Any], *, integers: bool = False) -> Function:
+def _pointwise(name: str, reference: Callable[..., torch.Tensor], *, integers: bool = False) -> Function:
     def lists(first: Lists) -> tuple[Any, ...]:
         return [_other(t) for t in first], [_other(t) + 1 for t in first]
 
@@ -208,7 +216,7 @@ def _pointwise(name: str, reference: Callable[..., Any], *, integers: bool = Fal
 
 
 def _lerp() -> Function:
-    def mixed(t: torch.Tensor, weight: Any) -> torch.Tensor:
+    def mixed(t: torch.Tensor, weight: torch.Tensor | float) -> torch.Tensor:
         return t + weight * (_other(t) - t)
 
     calls = (
@@ -226,13 +234,18 @@ def _lerp() -> Function:
     return Function("lerp", "lerp", calls)
 
 
+def _norm(order: float, tensor: torch.Tensor, position: int) -> torch.Tensor:
+    found: torch.Tensor = torch.linalg.vector_norm(tensor, order)
+    return found
+
+
 def _norms() -> Iterator[ListCall]:
     for order in (1, 2, float("inf"), _ODD_ORDER):
         yield ListCall(
             f"order {order}",
             lambda first: (),
             {"ord": order},
-            lambda t, i, order=order: torch.linalg.vector_norm(t, order),
+            functools.partial(_norm, order),
             _FLOAT32 if order == _ODD_ORDER else (),
         )
 

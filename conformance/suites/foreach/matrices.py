@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
+from conformance.checker import Checker
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.nearness import Near, near
 
@@ -13,11 +17,13 @@ from .special_lists import strided
 _SHAPES = ((33, 9, 65), (5, 7, 3), (7, 3, 5), (6, 4, 6), (1, 4, 1), (8, 5, 9))
 _LONG = (1031, 3, 1031)
 _LARGE = 2.0**60
+#: What multiplies two lists.
+Products = Callable[..., Any]
 #: Numbers that neither float32 nor float64 holds.
 _INTEGERS = ((1 << 24) + 1, (1 << 53) + 1)
 
 
-def check_products(check, device: torch.device, dtype: torch.dtype) -> None:
+def check_products(check: Checker, device: torch.device, dtype: torch.dtype) -> None:
     """Check the products of lists of matrices; a device may have none for this dtype, or the installed torch."""
     function = getattr(torch.ops.aten, "_foreach_mm", None)
     if function is None:
@@ -39,7 +45,7 @@ def check_products(check, device: torch.device, dtype: torch.dtype) -> None:
         _check_special(check, function, device, dtype)
 
 
-def _products(check, function, *lists_and_device) -> list[torch.Tensor]:
+def _products(check: Checker, function: Products, *lists_and_device: Any) -> list[torch.Tensor]:
     """Return the products of two lists, and check that neither list has changed."""
     *lists, device = lists_and_device
     given = [[strided(tensor, device) for tensor in each] for each in lists]
@@ -80,7 +86,7 @@ def _arranged(matrix: torch.Tensor, way: int) -> torch.Tensor:
     return matrix[:, :1].expand(rows, columns) if way % 5 == 4 else matrix
 
 
-def _check_special(check, function, device: torch.device, dtype: torch.dtype) -> None:
+def _check_special(check: Checker, function: Products, device: torch.device, dtype: torch.dtype) -> None:
     """Check that NaN, infinities and subnormal numbers of either list are not lost."""
     plainly = torch.arange(1, 13, dtype=dtype).reshape(3, 4) / 8
     for value in (float("nan"), float("inf"), -float("inf")):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from conformance.checker import Checker
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.nearness import Near, near
 from conformance.numerics.transfer import copied_with_memory, memory_behind
@@ -69,7 +70,7 @@ def _as_arranged(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
 
 
 def check_values(
-    check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
+    check: Checker, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
 ) -> None:
     """Check that special values give what the operator gives for them."""
     host = _special(function, dtype)
@@ -94,7 +95,7 @@ def _special(function: Function, dtype: torch.dtype) -> list[torch.Tensor]:
     return found
 
 
-def _check_special(check, function: Function, label: str, actual: torch.Tensor, right: torch.Tensor) -> None:
+def _check_special(check: Checker, function: Function, label: str, actual: torch.Tensor, right: torch.Tensor) -> None:
     if not right.dtype.is_floating_point:
         check.equal(actual, right, label)
         return
@@ -106,7 +107,7 @@ def _check_special(check, function: Function, label: str, actual: torch.Tensor, 
         check.that(signs.right, f"{label}: {signs}")
 
 
-def check_large_exponents(check, device: torch.device) -> None:
+def check_large_exponents(check: Checker, device: torch.device) -> None:
     """Check that -1 to the power of an odd number is -1, also of numbers that are even in float32 or float64."""
     host = [torch.tensor([-1, 1, -1, 0])]
     exponents = [torch.tensor([(1 << 24) + 1, (1 << 53) + 1, (1 << 53) + 1, (1 << 53) + 1])]
@@ -119,9 +120,11 @@ def check_large_exponents(check, device: torch.device) -> None:
 # --- long lists -------------------------------------------------------------------------------------------------------
 
 
-def check_long(check, function: Function, call: ListCall, place: str, device: torch.device, host: Lists) -> None:
+def check_long(
+    check: Checker, function: Function, call: ListCall, place: str, device: torch.device, host: Lists
+) -> None:
     """Check the results of lists with more tensors than the arguments of one launch hold."""
-    first = list(torch.stack(host).to(device).unbind())
+    first = list(torch.stack(list(host)).to(device).unbind())
     arguments = [
         list(torch.stack(argument).to(device).unbind())
         if isinstance(argument, list) and isinstance(argument[0], torch.Tensor)
@@ -144,7 +147,7 @@ def check_long(check, function: Function, call: ListCall, place: str, device: to
 
 
 def check_refusals(
-    check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
+    check: Checker, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
 ) -> None:
     """Check that the function refuses what has no meaning on any device.
 
@@ -200,7 +203,7 @@ def _others(argument: Any) -> Iterator[tuple[str, Any]]:
         yield "a fraction", 1.5
 
 
-def _refuses(run, first: Lists, arguments: Sequence[Any], call: ListCall, device: torch.device) -> bool:
+def _refuses(run: Any, first: Lists, arguments: Sequence[Any], call: ListCall, device: torch.device) -> bool:
     try:
         result = run(moved(list(first), device), *moved(tuple(arguments), device), **call.options)
         for tensor in result or ():

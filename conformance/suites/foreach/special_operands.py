@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from conformance.checker import Checker
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.facts import facts
@@ -54,7 +55,7 @@ def _kinds(dtype: torch.dtype, *, subnormals: bool) -> Iterator[Kind]:
 
 
 def check_operands(
-    check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
+    check: Checker, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
 ) -> None:
     """Check that a special value in any operand gives what the function gives for it on the host in float64."""
     ordinary = _ORDINARY if dtype.is_floating_point else _INTEGERS
@@ -139,7 +140,7 @@ def _spread(tensor: torch.Tensor, values: tuple[float, ...], turn: int) -> torch
     return changed
 
 
-def _check_one(check, function: Function, label: str, kind: Kind, call: _Call, device: torch.device) -> None:
+def _check_one(check: Checker, function: Function, label: str, kind: Kind, call: _Call, device: torch.device) -> None:
     try:
         exact, host = call.wide().on(torch.device("cpu")), call.on(torch.device("cpu"))
     except _ERRORS:  # the host has no such call
@@ -173,7 +174,7 @@ def _is_special(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_not_finite(
-    check, function: Function, what: str, actual: torch.Tensor, right: torch.Tensor, *, of_nan: bool
+    check: Checker, function: Function, what: str, actual: torch.Tensor, right: torch.Tensor, *, of_nan: bool
 ) -> None:
     if facts(function.operator).open_for_nan:
         return
@@ -186,7 +187,9 @@ def _check_not_finite(
         check.equal(actual.isneginf(), right.isneginf(), f"{what}: where it is negatively infinite")
 
 
-def _check_subnormals(check, what: str, actual: torch.Tensor, exact: torch.Tensor, usual: torch.Tensor) -> None:
+def _check_subnormals(
+    check: Checker, what: str, actual: torch.Tensor, exact: torch.Tensor, usual: torch.Tensor
+) -> None:
     """Check that no result has lost half of what it is both in float64 and on the host, and none is infinite alone."""
     limit = torch.finfo(usual.dtype)
     least = (exact.abs() / 2).clamp_min(limit.smallest_normal * limit.eps * _STEPS)

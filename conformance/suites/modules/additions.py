@@ -135,7 +135,7 @@ def _shapes() -> Iterator[tuple[str, list[ModuleCall]]]:
     yield "Flatten", [_call(nn.Flatten, image), _call(nn.Flatten, image, start_dim=2, end_dim=-1)]
     yield "Unflatten", [_call(nn.Unflatten, image, dim=1, unflattened_size=(3, 4))]
     yield "Identity", [_call(nn.Identity, image)]
-    sizes = {"kernel_size": (2, 3), "dilation": (1, 2), "padding": 1, "stride": (2, 1)}
+    sizes: dict[str, Any] = {"kernel_size": (2, 3), "dilation": (1, 2), "padding": 1, "stride": (2, 1)}
     yield "Unfold", [_call(nn.Unfold, image, kernel_size=2), _call(nn.Unfold, image, **sizes)]
     columns = nn.Unfold(**sizes)(image).detach().requires_grad_()
     simple = nn.Unfold(2)(image).detach().requires_grad_()

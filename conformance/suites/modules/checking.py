@@ -17,7 +17,7 @@ from conformance.numerics.compare import plain, same_bits, without_nan
 from conformance.numerics.nearness import METRIC, Near, bound_of
 from conformance.numerics.trees import tensors
 from conformance.suites.operators.calls.execution import gradients_twice, reseed
-from conformance.suites.operators.checks.training import cotangents
+from conformance.suites.operators.calls.passes import cotangents
 from conformance.suites.operators.inputs.randomness import repeats
 
 from . import database, laws
@@ -86,7 +86,7 @@ def check_call(
     label = f"{name}{f' ({call.label})' if call.label else ''}{f', {variant}' if variant else ''}"
     module = copy.deepcopy(original).to(device=device, dtype=dtype)
     if variant == "channels last":
-        module = module.to(memory_format=_format(given))
+        module = module.to(memory_format=_format(given))  # type: ignore[call-overload]  # torch's types lack it
     exact = host_run(copy.deepcopy(original), given.arranged(torch.Tensor.contiguous), HOST, torch.float64, training)
     host = functools.cache(lambda: host_run(copy.deepcopy(original).to(dtype), given, HOST, dtype, training))
     if change is not None:
@@ -108,7 +108,7 @@ def check_call(
             return refusal
         raise
     _check_places(check, label, found, device)
-    _check_inputs(check, label, found, exact, given, device, dtype)
+    _check_inputs(check, label, found, exact, given)
     if variant == "channels last" and database.layout_is_kept(name):
         wide = host_run(copy.deepcopy(original), given, HOST, torch.float64, training)
         _check_format(check, label, found.raw, host().raw, wide.raw)
@@ -155,7 +155,7 @@ def _check_second_backward(check: Any, name: str, call: ModuleCall, device: torc
         check.that(repeats([first], [second]), f"{name}: gradient {order} differs in a second backward over the graph")
 
 
-def _backwards(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype) -> list[tuple]:
+def _backwards(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype) -> list[tuple[Any, Any]]:
     """Return the gradients of the parameters and inputs that one graph gives in two backwards."""
     inputs, named, wanted = call.on(device, dtype)
     module = module.to(device=device, dtype=dtype)
@@ -174,7 +174,7 @@ def _check_places(check: Any, label: str, found: Run, device: torch.device) -> N
         )
 
 
-def _check_inputs(check: Any, label: str, found: Run, exact: Run, given: ModuleCall, device, dtype) -> None:
+def _check_inputs(check: Any, label: str, found: Run, exact: Run, given: ModuleCall) -> None:
     """Check that the device left its inputs as they were, if the host did."""
     before = tensors([*given.on(HOST, torch.float64)[:2]])
     for i, (after, host, old) in enumerate(zip(found.inputs, exact.inputs, before, strict=True)):

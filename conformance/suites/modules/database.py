@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -13,12 +15,13 @@ from conformance.suites.operators.calls.sampling import host_only
 from .additions import additions
 from .call import HOST, ModuleCall
 
+Made = TypeVar("Made")
 #: Seed of the numbers; the same in every process.
 _SEED = 20261122
 
 
 @functools.cache
-def _entries() -> dict[str, object]:
+def _entries() -> dict[str, Any]:
     operator_database()  # its import switches off what PyTorch's own tests do to a process
     from torch.testing._internal import common_cuda
 
@@ -73,14 +76,14 @@ def _spread(calls: list[ModuleCall], most: int | None) -> list[ModuleCall]:
     return [calls[round(i * step)] for i in range(most)]
 
 
-def _of(kind, given) -> ModuleCall:
+def _of(kind: Any, given: Any) -> ModuleCall:
     made, fed = given.constructor_input, given.forward_input
     call = ModuleCall(kind, tuple(made.args), dict(made.kwargs), tuple(fed.args), dict(fed.kwargs), given.desc)
     # The database takes logarithms of negative numbers. A loss of NaN says nothing about the other elements.
     return call.arranged(lambda tensor: tensor.nan_to_num(nan=-0.5))
 
 
-def _seeded(generate):
+def _seeded(generate: Callable[[], Made]) -> Made:
     """Return ``generate()`` with a seed of its own; later draws of the process are not changed."""
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(_SEED)

@@ -13,11 +13,11 @@ from conformance.numerics.trees import mapped
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 
 
-class Kept(TorchDispatchMode):
+class Kept(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Keeps a copy of the arguments of the last call of a fused kernel."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.function: Any = None
         self._arguments: Any = None
 
