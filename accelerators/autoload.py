@@ -11,7 +11,7 @@ import os
 import sys
 from importlib import metadata
 
-from conformance.errors import ConformanceError, SetupError
+from conformance.base.errors import ConformanceError, SetupError
 
 _VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _GROUP = "torch.backends"

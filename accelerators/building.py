@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.cache import cache_folder, locked
-from conformance.errors import SetupError
+from conformance.base.cache import cache_folder, locked
+from conformance.base.errors import SetupError
 
 
 @dataclass(frozen=True)

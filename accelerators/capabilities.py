@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 
 
 class Mode(Enum):

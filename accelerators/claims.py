@@ -24,7 +24,7 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.accelerators.declaration import Claim, Declaration, Detail, supported, unsupported
 from conformance.accelerators.subjects import check_subject
-from conformance.errors import DeclarationError, UnknownName
+from conformance.base.errors import DeclarationError, UnknownName
 
 NOT_YET: Final = Detail.NOT_YET
 HARDWARE: Final = Detail.HARDWARE

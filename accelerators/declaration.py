@@ -15,8 +15,8 @@ from enum import Enum
 from functools import cached_property
 
 from conformance.accelerators.capabilities import Cell
-from conformance.claim_lookup import ClaimLookup, FoundClaim
-from conformance.errors import DeclarationError
+from conformance.base.claim_lookup import ClaimLookup, FoundClaim
+from conformance.base.errors import DeclarationError
 
 
 class State(Enum):
@@ -106,7 +106,7 @@ class Declaration:
         return Declaration({**self.exact, **later.exact}, {**self.patterns, **later.patterns})
 
     def claim(self, cell: Cell, *, in_reference: bool = True) -> Claim:
-        """Return the claim that holds for the cell; see ``conformance.claim_lookup`` for the rule.
+        """Return the claim that holds for the cell; see ``conformance.base.claim_lookup`` for the rule.
 
         ``in_reference`` tells whether PyTorch's own CPU implements the cell. A pattern claims support only for such
         cells: ``operators.*`` for float16 means every operator that PyTorch's CPU has in float16. Raises

@@ -32,7 +32,7 @@ from conformance.accelerators.capabilities import DTYPES, FAMILIES, VOCABULARY, 
 from conformance.accelerators.claims import parse_cell
 from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, State
 from conformance.accelerators.subjects import check_subject
-from conformance.errors import DeclarationError, UnknownName
+from conformance.base.errors import DeclarationError, UnknownName
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 
 
 def detect() -> str:

@@ -22,7 +22,7 @@ from conformance.accelerators.derivation import DTYPE_METHODS, NO_ANSWER, ask, f
 from conformance.accelerators.interface import MEMBERS, Accelerator, Member
 from conformance.accelerators.proxy import has_member, members_of
 from conformance.accelerators.spec import AcceleratorSpec
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 
 
 class LintSeverity(Enum):

@@ -8,7 +8,6 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from conformance.accelerator_name import checked_accelerator_name
 from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.sources import (
@@ -23,7 +22,8 @@ from conformance.accelerators.sources import (
 )
 from conformance.accelerators.spec import AcceleratorSpec, folder_name
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.errors import UnknownName, UsageError
+from conformance.base.accelerator_name import checked_accelerator_name
+from conformance.base.errors import UnknownName, UsageError
 
 GROUP = "conformance.accelerators"
 _HINT = "also: module:Class, deepspeed:NAME, torch:TYPE, auto. To add one, see docs/new-accelerator.md"

@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.accelerators.registry import resolve
 from conformance.accelerators.sources import require_accelerator
-from conformance.errors import ConformanceError, UsageError
+from conformance.base.errors import ConformanceError, UsageError
 
 _VARIABLE = "DS_ACCELERATOR"
 _LOCK = threading.Lock()

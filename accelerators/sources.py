@@ -26,7 +26,7 @@ from conformance.accelerators.proxy import has_member, members_of
 from conformance.accelerators.spec import AcceleratorSpec
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.accelerators.torch_backend import is_installed
-from conformance.errors import DeclarationError, SetupError, UnknownName, UsageError
+from conformance.base.errors import DeclarationError, SetupError, UnknownName, UsageError
 
 #: Memory of a worker process: torch, its operator database, and the tensors of one case.
 _BYTES_PER_WORKER = 2 << 30

@@ -14,7 +14,7 @@ from conformance.accelerators.declaration import ClaimSource, Declaration
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.derivation import from_methods
 from conformance.accelerators.proxy import AcceleratorProxy
-from conformance.errors import ConformanceError, DeclarationError
+from conformance.base.errors import ConformanceError, DeclarationError
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from conformance.accelerators.capabilities import FAMILIES
-from conformance.errors import DeclarationError
+from conformance.base.errors import DeclarationError
 
 FILE: Final = Path(__file__).with_name("subjects.json")
 #: Names in a suggestion.

@@ -19,7 +19,7 @@ from conformance.accelerators.interface import Accelerator, TorchModule
 from conformance.accelerators.memory import AllocatorMemory, Memory
 from conformance.accelerators.randomness import DeviceGenerators, Randomness
 from conformance.accelerators.ranges import Ranges
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 
 if TYPE_CHECKING:
     import torch

@@ -14,9 +14,9 @@ import time
 import numpy as np
 import torch
 
-from conformance.case import Case, seed_of
-from conformance.checker import Checker
-from conformance.selection import in_shard
+from conformance.judging.checker import Checker
+from conformance.plan.case import Case, seed_of
+from conformance.plan.selection import in_shard
 from conformance.suites.operators import cell
 from conformance.suites.operators.plan import catalogue
 

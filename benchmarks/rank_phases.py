@@ -19,7 +19,7 @@ _CASES = """
 import rank_events
 import torch
 import torch.distributed as dist
-from conformance.case import case
+from conformance.plan.case import case
 
 rank_events.watch_stages()
 

@@ -19,7 +19,7 @@ _TO_IMPORT = ("einops", "hjson", "msgpack", "psutil", "pydantic", "tqdm")
 _HERE = """
 import torch
 import torch.distributed as dist
-from conformance.case import case
+from conformance.plan.case import case
 
 @case("bench.all_reduce", axes={{"n": [str(n) for n in range({cases})]}}, world_size={world})
 def test_all_reduce(n, world_size, group):

@@ -19,7 +19,7 @@ _FIXTURES = ("accelerator", "device", "declaration", "case", "check", "rank", "w
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    from conformance.options import add_first_option
+    from conformance.plan.options import add_first_option
 
     add_first_option(parser)
 
@@ -29,7 +29,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
     """Add the other options where an accelerator is chosen, and keep torch from loading vendor packages."""
     chosen = getattr(early_config.known_args_namespace, "accelerator", None) is not None
     if chosen or not {"-h", "--help"}.isdisjoint(args):
-        from conformance.options import add_other_options
+        from conformance.plan.options import add_other_options
 
         # Not earlier: another project may have a --dtype of its own, and it may run without an accelerator.
         add_other_options(parser)

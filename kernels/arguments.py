@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 
 _NEXT = "nothing was changed; fix the argument and call again"
 

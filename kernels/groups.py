@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 
 
 def member_of(group: dist.ProcessGroup | None) -> tuple[int, int]:

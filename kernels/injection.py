@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.arguments import every_tensor
 from conformance.kernels.implementation import Choice, Implementation, choice_behind
 from conformance.kernels.specification import KernelSpecification

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.arguments import every_tensor, wrong
 from conformance.kernels.implementation import Choice, Declared, Implementation
 from conformance.kernels.specification import Arguments, KernelSpecification, Native

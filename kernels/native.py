@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conformance.accelerators import building
 from conformance.accelerators.building import Recipe
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 
 #: Name of these kernels in reports.
 WHAT = "C++ compiled for this CPU"

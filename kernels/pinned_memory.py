@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.arguments import wrong
 
 

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields
 from typing import Any, Final, overload
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.model import CaseRecord
 
 #: Members that are kept for each case; the others are kept once for all cases that are alike in them.

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Final
 
-from conformance.errors import JournalError, UsageError
+from conformance.base.errors import JournalError, UsageError
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from conformance.accelerator_name import is_accelerator_name
-from conformance.errors import JournalError
+from conformance.base.accelerator_name import is_accelerator_name
+from conformance.base.errors import JournalError
 from conformance.reports import redaction
 from conformance.reports.journal import CaseEnd, JournalRecords
 from conformance.reports.model import (

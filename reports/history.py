@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.reports.journal import read_lines
 from conformance.reports.views import all_views
 

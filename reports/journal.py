@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.verdict import Outcome, Reason, Verdict
 
 SCHEMA = 1

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 
 #: Cases of one report. In a large report each takes some 300 bytes of memory.
 MAX_CASES: Final = 1_000_000

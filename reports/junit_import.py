@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from xml.parsers import expat
 
-from conformance.errors import JournalError, UsageError
+from conformance.base.errors import JournalError, UsageError
 from conformance.reports.json_files import read_capped
 from conformance.reports.model import AcceleratorRecord, Accounting, CaseRecord, Report, Run, Suite, count_cases
 from conformance.reports.plain_text import one_line, plain

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformance.errors import JournalError, UsageError
+from conformance.base.errors import JournalError, UsageError
 from conformance.reports.json_files import MAX_BYTES, read_json, size_text
 from conformance.reports.model import Report
 from conformance.reports.report_json import read_hashed, read_report

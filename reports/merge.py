@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.reports.model import (
     Accounting,
     CaseRecord,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 from conformance.reports.breadth import area_shares, claimed_cells, common_numbers
 from conformance.reports.groups import CaseGroup
 from conformance.reports.planned import PlannedCase

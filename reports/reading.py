@@ -18,7 +18,7 @@ from itertools import chain, islice, repeat
 from operator import itemgetter
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.json_files import MAX_CASES
 
 T = TypeVar("T")

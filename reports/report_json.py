@@ -19,8 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from conformance.accelerator_name import is_accelerator_name
-from conformance.errors import JournalError
+from conformance.base.accelerator_name import is_accelerator_name
+from conformance.base.errors import JournalError
 from conformance.reports import json_files
 from conformance.reports.json_files import collector_paused, inflated, opened, parse_json, size_text
 from conformance.reports.model import Report

@@ -14,7 +14,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
-from conformance.accelerator_name import is_accelerator_name
+from conformance.base.accelerator_name import is_accelerator_name
 from conformance.reports import redaction
 from conformance.reports.calls import CALL, is_selector
 from conformance.reports.model import CaseRecord, Report

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from io import BytesIO, RawIOBase
 from typing import Any, Final, Protocol
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.case_table import CaseTable
 from conformance.reports.json_files import (
     GZIP,

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.reports.model import Report
 from conformance.reports.views import all_views
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conformance.claim_lookup import CONTRADICTORY, NOT_DECLARED, UNDECLARED, ClaimLookup, FoundClaim
-from conformance.errors import DeclarationError
+from conformance.base.claim_lookup import CONTRADICTORY, NOT_DECLARED, UNDECLARED, ClaimLookup, FoundClaim
+from conformance.base.errors import DeclarationError
 from tests.call_count import calls_of
 
 Row = tuple[str, str, str]

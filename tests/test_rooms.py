@@ -22,7 +22,12 @@ ROOMS = {
     "conformance": ROOT / "conformance",
 }
 #: Leaves of the import graph, which every place may import.
-LEAVES = ("conformance.errors", "conformance.claim_lookup", "conformance.accelerator_name", "conformance.cache")
+LEAVES = (
+    "conformance.base.errors",
+    "conformance.base.claim_lookup",
+    "conformance.base.accelerator_name",
+    "conformance.base.cache",
+)
 #: What each place may import of this project besides the leaves.
 ALLOWED = {
     "accelerators": ("conformance.accelerators",),
@@ -30,12 +35,12 @@ ALLOWED = {
     "reports": ("conformance.reports",),
     "suites": (
         "conformance.suites",
-        "conformance.case",
+        "conformance.plan.case",
         "conformance.process.machine",
         "conformance.process.python",
-        "conformance.finding",
+        "conformance.judging.finding",
         # The type of the fixture `check`, and the fields by which a call is named in a report.
-        "conformance.checker",
+        "conformance.judging.checker",
         "conformance.reports.calls",
         "conformance.numerics",
         "conformance.process.watchdog",

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from conformance.accelerators import building
 from conformance.accelerators.building import Built, Recipe
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 
 _SOURCES = Path(__file__).parent / "csrc"
 _NAME = "sim_core"

@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Any
 
 from conformance.accelerators.simulated.simulator import Simulator, started
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 
 Call = Callable[[list[Any]], list[Any]]
 Around = Callable[[Call, list[Any]], Sequence[Any] | None]

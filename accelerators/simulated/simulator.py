@@ -11,7 +11,7 @@ from torch.utils import backend_registration
 
 from conformance.accelerators.simulated.build import load_core
 from conformance.accelerators.simulated.device_profile import DeviceProfile
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 
 #: PyTorch's name of the out-of-tree device type until a package renames it.
 _UNNAMED = "privateuseone"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from conformance.errors import ConformanceError, JournalError, UsageError
+from conformance.base.errors import ConformanceError, JournalError, UsageError
 
 if TYPE_CHECKING:
     from conformance.reports.model import CaseRecord, Report
@@ -101,7 +101,7 @@ def _require_same_suite(report: Report) -> None:
 
     Other versions draw other samples from the same seed.
     """
-    from conformance.plan import suite_version, torch_version
+    from conformance.plan.bundled import suite_version, torch_version
     from conformance.reports.gate.manifests import torch_series
     from conformance.reports.plain_text import one_line
 
@@ -119,7 +119,7 @@ def _problem_of(report: Report, answered: Sequence[CaseRecord]) -> str:
 
     The sender chooses versions, ids and answers. Invented ones are a fault of the report, and not of this machine.
     """
-    from conformance.plan import bundled_cases, suite_version, torch_version
+    from conformance.plan.bundled import bundled_cases, suite_version, torch_version
     from conformance.reports.challenge import AREAS
     from conformance.reports.gate.finding import counted, named
     from conformance.reports.gate.manifests import RELEASES, released_series, torch_series

@@ -8,7 +8,7 @@ from pathlib import Path
 from conformance.accelerators.claims import parse_cell
 from conformance.accelerators.declaration import Claim, Declaration, Detail, State
 from conformance.accelerators.declaration_file import dump
-from conformance.errors import DeclarationError, UsageError
+from conformance.base.errors import DeclarationError, UsageError
 from conformance.reports.model import DeclaredCell
 from conformance.reports.plain_text import one_line
 

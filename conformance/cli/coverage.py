@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.errors import SetupError, UsageError
+from conformance.base.errors import SetupError, UsageError
 
 if TYPE_CHECKING:
     from conformance.coverage.map import CoverageMap

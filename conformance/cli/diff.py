@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_before(folder: Path) -> Path:
     """Return the newest earlier run that a report folder keeps; UsageError if it keeps none."""
-    from conformance.errors import UsageError
+    from conformance.base.errors import UsageError
     from conformance.reports.history import earlier_runs
 
     if runs := earlier_runs(folder):

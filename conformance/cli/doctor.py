@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from conformance.accelerators.autoload import all_packages
+from conformance.base.errors import UsageError
 from conformance.cli.checks import (
     Check,
     CheckState,
@@ -23,7 +24,6 @@ from conformance.cli.checks import (
     report_check,
 )
 from conformance.cli.probing import LoadResult, Probe, probe_all, run_limited
-from conformance.errors import UsageError
 from conformance.process.deaths import how_it_ended
 
 SUMMARY = "Check this machine: packages, tools, accelerators, and what would be skipped."

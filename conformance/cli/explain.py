@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 
 if TYPE_CHECKING:
-    from conformance.plan import BundledCase
+    from conformance.plan.bundled import BundledCase
     from conformance.reports.model import CaseRecord, Report
 
 #: Cases of a report that are named for a reason.
@@ -123,7 +123,7 @@ def _lines(id: str, report: Report | None) -> Iterator[str]:
 
 def _bundled(id: str) -> list[BundledCase]:
     """Return the cases of the id's area. Other areas are not imported."""
-    from conformance.plan import area_names, bundled_cases
+    from conformance.plan.bundled import area_names, bundled_cases
 
     area = id.split(".", 1)[0]
     return bundled_cases([area], deep=True) if area in area_names() else []
@@ -131,7 +131,7 @@ def _bundled(id: str) -> list[BundledCase]:
 
 def _unknown(id: str, known: list[str]) -> UnknownName:
     """Return the error for an unknown id, about its area if that is unknown too."""
-    from conformance.plan import area_names
+    from conformance.plan.bundled import area_names
 
     area = id.split(".", 1)[0]
     if not known and "." not in id:
@@ -154,7 +154,7 @@ def _terms() -> list[str]:
 
 def _description(planned: BundledCase, base_seed: int) -> Iterator[str]:
     """Yield the description of a bundled case, with its seed in a run with ``base_seed``."""
-    from conformance.case import seed_of
+    from conformance.plan.case import seed_of
 
     case = planned.case
     yield textwrap.indent(planned.doc or "(no description)", "  ")

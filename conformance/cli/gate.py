@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.errors import ConformanceError, JournalError, UsageError
+from conformance.base.errors import ConformanceError, JournalError, UsageError
 
 if TYPE_CHECKING:
     from conformance.reports.gate.evidence import GateEvidence, SignatureCheck

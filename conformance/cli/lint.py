@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 
 if TYPE_CHECKING:
     from conformance.accelerators.lint import LintFinding

@@ -72,12 +72,12 @@ def _accelerators() -> Iterator[str]:
 def _chosen(arguments: argparse.Namespace) -> list[PlannedCase]:
     """Return the cases that the options select. A wrong option is reported before any suite is imported."""
     from conformance.accelerators.capabilities import DTYPES
-    from conformance.case import Tier
-    from conformance.known_cases import known_cases
-    from conformance.plan import area_names
+    from conformance.plan.bundled import area_names
+    from conformance.plan.case import Tier
+    from conformance.plan.known_cases import known_cases
+    from conformance.plan.run_options import RunOptions
+    from conformance.plan.selection import selector
     from conformance.reports.profiles import PROFILES
-    from conformance.run_options import RunOptions
-    from conformance.selection import selector
 
     options = RunOptions(
         accelerator="",

@@ -18,7 +18,7 @@ from io import TextIOWrapper
 from typing import Any, Final, NoReturn
 
 from conformance import cli
-from conformance.errors import ConformanceError, UnknownName, UsageError
+from conformance.base.errors import ConformanceError, UnknownName, UsageError
 
 #: As shells report it: 128 and the number of SIGINT.
 _INTERRUPTED: Final = 130

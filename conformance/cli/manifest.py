@@ -61,7 +61,7 @@ def _versions(manifest: Manifest) -> str:
 
 def current() -> Manifest:
     """Return the manifest of the installed suite with the installed torch."""
-    from conformance.plan import bundled_cases, suite_version, torch_version
+    from conformance.plan.bundled import bundled_cases, suite_version, torch_version
     from conformance.reports.gate.manifests import make_manifest
 
     return make_manifest(suite_version(), torch_version(), [bundled.case.planned for bundled in bundled_cases()])
@@ -72,7 +72,7 @@ def current() -> Manifest:
 
 def keep_operators() -> None:
     """Write the list of operators of the installed torch to the lists of all series."""
-    from conformance.plan import torch_version
+    from conformance.plan.bundled import torch_version
     from conformance.reports.gate.manifests import torch_series
     from conformance.suites.operators.plan.series import write_list
 
@@ -81,7 +81,7 @@ def keep_operators() -> None:
 
 def releases() -> Iterable[Manifest]:
     """Return the manifest of every series whose list of operators is kept: a complete one, and changes from it."""
-    from conformance.plan import area_names, bundled_cases, suite_version
+    from conformance.plan.bundled import area_names, bundled_cases, suite_version
     from conformance.reports.gate.manifests import PINNED, changes, make_manifest
     from conformance.suites.operators.plan.catalogue import AREA, cases_of
     from conformance.suites.operators.plan.series import known_series, read_list

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from conformance.errors import SetupError, UsageError
+from conformance.base.errors import SetupError, UsageError
 
 if TYPE_CHECKING:
-    from conformance.case import Case
+    from conformance.plan.case import Case
     from conformance.reports.declaration.onboarding import FirstDeclaration, OperatorColumn
     from conformance.reports.model import Report
 
@@ -117,7 +117,7 @@ def chosen_cases(cells: int) -> tuple[list[str], Counter[str]]:
 
     The probes are those of all capabilities, and of ``cells`` operators in each dtype and mode.
     """
-    from conformance.plan import bundled_cases
+    from conformance.plan.bundled import bundled_cases
 
     probes = [planned.case for planned in bundled_cases(["capabilities"]) if planned.case.adaptive]
     columns: dict[str, list[Case]] = {}

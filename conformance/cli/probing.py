@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.errors import ConformanceError, UsageError
+from conformance.base.errors import ConformanceError, UsageError
 from conformance.process.python import child_python
 
 # Vendor libraries may print to standard output too; this prefix marks the line with the answer.

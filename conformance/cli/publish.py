@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from conformance.checker import Checker
-from conformance.errors import ConformanceError, UsageError
+from conformance.base.errors import ConformanceError, UsageError
+from conformance.judging.checker import Checker
 
 if TYPE_CHECKING:
-    from conformance.case import Case
+    from conformance.plan.case import Case
     from conformance.reports.model import CaseRecord, Report
     from conformance.suites.operators.judge.cells import Failure
 
@@ -102,7 +102,7 @@ def _found(case: Case, seed: int, spec: str, checker: Checker) -> Failure | None
     import torch
 
     from conformance.accelerators.registry import resolve
-    from conformance.case import seed_of
+    from conformance.plan.case import seed_of
     from conformance.process.state import seed_everything
     from conformance.suites.operators import cell
 

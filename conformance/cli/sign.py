@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 
 _KEY = "an SSH key, such as ~/.ssh/id_ed25519; to make one: ssh-keygen -t ed25519 -f FILE"
 SUMMARY = "Sign a report with an SSH key."

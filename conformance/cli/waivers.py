@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 
 if TYPE_CHECKING:
     from conformance.reports.waivers.model import Waiver
@@ -129,7 +129,7 @@ def _print_changes(needless: list[Waiver], passing: list[str]) -> None:
 
 def _read(path: Path) -> str:
     """Return the file's text. Raises ``JournalError`` if it is too large or not UTF-8."""
-    from conformance.errors import JournalError
+    from conformance.base.errors import JournalError
     from conformance.reports.json_files import read_capped
     from conformance.reports.waivers.file import MAX_BYTES
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 
 #: Changes when the file's fields change.
 FORMAT = 1

@@ -19,10 +19,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.capabilities import COMPILE
-from conformance.case import Case
 from conformance.coverage import backward
 from conformance.coverage.flags import flags_of
 from conformance.numerics.modes import with_memory
+from conformance.plan.case import Case
 from conformance.runner.collection import case_of
 from conformance.runner.context import UNDER_TEST
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from conformance.cache import cache_folder, keep
+from conformance.base.cache import cache_folder, keep
 from conformance.coverage import databases
 from conformance.coverage.map import Flags
 from conformance.coverage.recording import CallRecorder

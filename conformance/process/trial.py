@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from conformance.accelerators.registry import module_of
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.process.deaths import evidence, how_it_ended, load_seconds, read_text, timed_out
 from conformance.process.python import child_python
 from conformance.process.watchdog import was_hung

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from conformance.case import Case
-from conformance.checker import Checker
-from conformance.observation import Observation, Seen, observe_body
-from conformance.plan import family_of
+from conformance.judging.checker import Checker
+from conformance.judging.observation import Observation, Seen, observe_body
+from conformance.plan.bundled import family_of
+from conformance.plan.case import Case
 from conformance.ranks.channel import End, Work
 
 #: Characters of a traceback; a longer one is cut in the middle.

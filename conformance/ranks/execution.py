@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from conformance.observation import Seen
+from conformance.judging.observation import Seen
 from conformance.process.machine import slowdown
 from conformance.ranks.channel import Done, End, Leave, Message, decode, encode
 from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveRecord, prove_mismatch

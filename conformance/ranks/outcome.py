@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from conformance.observation import Observation, Seen
+from conformance.judging.observation import Observation, Seen
 from conformance.process.watchdog import fatal_error, rank_stacks
 from conformance.ranks.channel import Done, End
 from conformance.ranks.collective_recorder import CollectiveRecord

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from conformance.case import Isolation
-from conformance.observation import Seen
+from conformance.judging.observation import Seen
+from conformance.plan.case import Isolation
 from conformance.ranks.channel import Closed, Hello, LoadFailed, Message, Ready, Work, decode, encode
 from conformance.ranks.device_locks import LockedDevices
 from conformance.ranks.execution import Execution, RankProcess

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.accelerators.registry import resolve
-from conformance.case import Case, seed_of
-from conformance.checker import Checker
-from conformance.errors import ConformanceError
-from conformance.finding import EnvironmentLacks
+from conformance.base.errors import ConformanceError
+from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks
+from conformance.plan.case import Case, seed_of
 from conformance.process.state import RankState, seed_everything
 from conformance.ranks import body
 from conformance.ranks.channel import (
@@ -35,7 +35,7 @@ from conformance.ranks.collective_recorder import ARRIVING, JOINING, CollectiveR
 from conformance.ranks.group import Groups, set_rank_environment
 
 if TYPE_CHECKING:
-    from conformance.answers import Answers
+    from conformance.judging.answers import Answers
 
 #: Signal that makes a rank write its stacks, even while native code holds the GIL.
 SHOW_STACKS = signal.SIGUSR1
@@ -160,7 +160,7 @@ class Rank:
         if not self._hello.challenge:
             return None
         # Imported here, so that a run without a challenge does not load it.
-        from conformance.answers import Answers
+        from conformance.judging.answers import Answers
 
         return Answers(self._hello.challenge, f"{work.case_id}@{work.rank}", work.claimed)
 

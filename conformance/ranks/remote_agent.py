@@ -18,7 +18,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from conformance.errors import ConformanceError, UsageError
+from conformance.base.errors import ConformanceError, UsageError
 from conformance.process.compiler_cache import own_compiler_cache
 from conformance.ranks import rendezvous
 from conformance.ranks.channel import Channel, Closed, Hello, LoadFailed, Message, decode, encode

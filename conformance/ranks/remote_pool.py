@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from conformance.case import Isolation
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
+from conformance.plan.case import Isolation
 from conformance.ranks import rendezvous
 from conformance.ranks.channel import Channel, Closed, Hello, Message, encode
 from conformance.ranks.collective_recorder import CollectiveRecord

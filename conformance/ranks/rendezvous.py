@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 
 #: How long the pytest process waits for the store, and then for the ranks, in seconds.
 TIMEOUT = 60.0

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conformance.accelerators.declaration import Claim, State
-from conformance.case import Case, seed_of
-from conformance.checker import Checker
-from conformance.finding import Finding
-from conformance.observation import Seen, observe, observe_body
-from conformance.plan import family_of
+from conformance.judging.checker import Checker
+from conformance.judging.finding import Finding
+from conformance.judging.observation import Seen, observe, observe_body
+from conformance.judging.verdicts import claim_of, gate, judge, judge_death, with_strictness
+from conformance.plan.bundled import family_of
+from conformance.plan.case import Case, seed_of
 from conformance.process import peak
 from conformance.process.machine import slowdown
 from conformance.process.state import ProcessState, collect_seldom, seed_everything
@@ -26,10 +27,9 @@ from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skippe
 from conformance.runner.collection import case_of
 from conformance.runner.context import RUN_CONTEXT, AcceleratorUnderTest, RunContext, repro_of
 from conformance.runner.waivers import waive
-from conformance.verdicts import claim_of, gate, judge, judge_death, with_strictness
 
 if TYPE_CHECKING:
-    from conformance.answers import Answers
+    from conformance.judging.answers import Answers
 
 VERDICT = pytest.StashKey[Verdict]()
 CHECKER = pytest.StashKey[Checker]()
@@ -299,7 +299,7 @@ def answers_of(item: pytest.Item, case: Case) -> Answers | None:
     if context is None or not context.options.challenge:
         return None
     # Imported here, so that a run without a challenge does not load it.
-    from conformance.answers import Answers
+    from conformance.judging.answers import Answers
 
     claimed = context.claimed_answers
     return Answers(context.options.challenge, case.id, None if claimed is None else claimed.get(case.id, ""))

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from conformance.accelerators.declaration import Declaration, State
-from conformance.case import Case
-from conformance.costs import measured
-from conformance.errors import ConformanceError, UnknownName
-from conformance.known_cases import known_elsewhere
-from conformance.plan import family_of, make_manifest
+from conformance.base.errors import ConformanceError, UnknownName
+from conformance.plan.bundled import family_of, make_manifest
+from conformance.plan.case import Case
+from conformance.plan.costs import measured
+from conformance.plan.known_cases import known_elsewhere
+from conformance.plan.run_options import RunOptions
+from conformance.plan.selection import matches, selector
 from conformance.reports.json_files import write_json
-from conformance.run_options import RunOptions
-from conformance.selection import matches, selector
 
 #: Name of the marker of every case.
 MARKER = "conformance"

@@ -16,13 +16,13 @@ import pytest
 
 from conformance.accelerators.declaration import Declaration
 from conformance.accelerators.spec import AcceleratorSpec
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
+from conformance.plan.run_options import RunOptions
 from conformance.reports import redaction
 from conformance.reports.journal import JournalWriter, read_journal, read_lines
 from conformance.reports.redaction import selection
 from conformance.reports.repro import repro
 from conformance.reports.waivers.model import Waiver
-from conformance.run_options import RunOptions
 
 #: Seconds to wait for a locked folder: a killed run's last process needs a moment to end.
 _LOCK_TIMEOUT = 2.0
@@ -171,7 +171,7 @@ class RunContext:
         """Answers of another run that are judged in place of this device's, or None."""
         if self.options.answers is None:
             return None
-        from conformance.answers import read_answers
+        from conformance.judging.answers import read_answers
 
         return read_answers(self.options.answers)
 

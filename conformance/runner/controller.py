@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from conformance.accelerators.declaration import State
-from conformance.costs import measured
-from conformance.errors import ConformanceError, JournalError
+from conformance.base.errors import ConformanceError, JournalError
+from conformance.plan.costs import measured
 from conformance.process import peak
 from conformance.reports.fold import fold
 from conformance.reports.history import keep_run

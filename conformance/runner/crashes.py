@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import pytest
 
 from conformance.accelerators.declaration import State
+from conformance.judging.verdicts import judge_death
 from conformance.process.deaths import evidence, how_it_ended, output_path, read_text, timed_out
 from conformance.process.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
 from conformance.reports.journal import CaseStart, JournalWriter, read_journal
@@ -29,7 +30,6 @@ from conformance.runner.case_runner import POISONED_EXIT, Stopped
 from conformance.runner.context import RunContext, open_journal, repro_of
 from conformance.runner.facts import environment_facts
 from conformance.runner.waivers import for_device, today, waivers_of
-from conformance.verdicts import judge_death
 
 #: Exit status of a run that stops before its plan is finished.
 EXIT_UNACCOUNTED = 6

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.accelerators import autoload
-from conformance.errors import ConformanceError, SetupError
+from conformance.base.errors import ConformanceError, SetupError
 from conformance.fixtures import cases as fixtures
 from conformance.process.deaths import evidence, load_seconds, output_kept, output_path, read_text
 from conformance.process.lifetime import die_with_parent

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from conformance.accelerators.proxy import unwrap
-from conformance.case import Case, Isolation
-from conformance.checker import Checker
-from conformance.finding import EnvironmentLacks, Finding
-from conformance.observation import Observation, Observed, Seen
+from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks, Finding
+from conformance.judging.observation import Observation, Observed, Seen
+from conformance.judging.verdicts import judge, too_few_devices, too_few_ranks
+from conformance.plan.case import Case, Isolation
 from conformance.process.machine import MOST_SLOWDOWN, slowdown
 from conformance.process.watchdog import Watchdog
 from conformance.ranks.channel import Hello, Work
@@ -29,7 +30,6 @@ from conformance.reports.verdict import Reason, skipped
 from conformance.runner.case_runner import CHECKER, VERDICT, answers_of, raise_outcome
 from conformance.runner.collection import case_of
 from conformance.runner.context import AcceleratorUnderTest, RunContext
-from conformance.verdicts import judge, too_few_devices, too_few_ranks
 
 OUTCOME = pytest.StashKey[CaseOutcome]()
 _HAS_RANKS = platform.system() == "Linux"

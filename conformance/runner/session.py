@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from conformance.accelerators.registry import resolve
-from conformance.errors import ConformanceError, UsageError
-from conformance.known_cases import areas_in, begin_reading_operators
-from conformance.plan import SUITES
+from conformance.base.errors import ConformanceError, UsageError
+from conformance.plan.bundled import SUITES
+from conformance.plan.known_cases import areas_in, begin_reading_operators
+from conformance.plan.run_options import read_options
 from conformance.process.compiler_cache import new_compiler_cache
 from conformance.process.deaths import evidence, loading_limited, output_path, read_text
 from conformance.process.trial import try_module
-from conformance.run_options import read_options
 from conformance.runner.collection import Collection, reject_mistyped_cases
 from conformance.runner.context import RUN_CONTEXT, ReportFolder, RunContext, folder_for, is_worker, worker_name
 from conformance.runner.waivers import waivers_of

@@ -7,8 +7,8 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from conformance.case import Case, Level
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
+from conformance.plan.case import Case, Level
 from conformance.reports.model import AcceleratorRecord
 from conformance.reports.verdict import Verdict
 from conformance.reports.waivers.applying import apply

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from conformance.finding import stub
+from conformance.judging.finding import stub
 from conformance.suites.accelerator.conveyor import Conveyor, numbers
 
 HOST = torch.device("cpu")

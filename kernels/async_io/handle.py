@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.async_io.engines import Engine, NativeEngine, PortableEngine, library
 from conformance.kernels.async_io.operation import Engines, Operation, prepare
 from conformance.kernels.async_io.settings import HandleSettings

@@ -7,7 +7,7 @@ import functools
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.implementation import Choice, Declared
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.specification import TensorLocation

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.compression.packing import Packing, fastest, signs
 from conformance.kernels.groups import member_of
 

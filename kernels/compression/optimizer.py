@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.compression.all_reduce import CompressedAllReduce, Feedback
 from conformance.kernels.compression.packing import Packing
 

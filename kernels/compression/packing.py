@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.arguments import check_number, check_tensor, wrong
 from conformance.kernels.native import shared_object
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.groups import member_of
 from conformance.kernels.low_latency import reference
 from conformance.kernels.low_latency.segment import Segment, Tuning, agree

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.native import shared_object
 
 SOURCE = Path(__file__).parent / "csrc" / "all_reduce.cpp"

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.native import shared_object
 from conformance.kernels.optimizers.portable import AdamSettings
 

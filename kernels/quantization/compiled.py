@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.native import shared_object
 
 _SOURCE = Path(__file__).parent / "csrc" / "quantize.cpp"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.errors import UnknownName, UsageError
+from conformance.base.errors import UnknownName, UsageError
 
 
 @dataclass

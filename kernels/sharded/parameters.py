@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from conformance.errors import UnknownName, UsageError
+from conformance.base.errors import UnknownName, UsageError
 from conformance.kernels.groups import member_of
 from conformance.kernels.sharded.host_copies import HostCopies
 from conformance.kernels.sharded.layout import Layout

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch.distributed as dist
 from torch import Tensor
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.sharded.buckets import GradientBuckets
 
 STAGES = (1, 2)

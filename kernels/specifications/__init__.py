@@ -9,7 +9,7 @@ import functools
 import importlib
 import pkgutil
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 from conformance.kernels.specification import KernelSpecification
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.inference.decoding import DecodingSession, DecodingSettings, Observations, attended
 from conformance.kernels.inference.workspace import WORKSPACE
 from conformance.kernels.specification import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from conformance.accelerators.capabilities import TRITON
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.specification import Native
 
 WHAT = "a Triton kernel compiled for this device"

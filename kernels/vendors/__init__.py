@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.errors import SetupError, UsageError
+from conformance.base.errors import SetupError, UsageError
 
 #: ``adapt(operator)`` returns a function with the specification's signature.
 Adapt = Callable[[Callable[..., Any]], Callable[..., Any]]

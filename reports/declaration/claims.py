@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from conformance.claim_lookup import SUPPORTED, ClaimLookup
+from conformance.base.claim_lookup import SUPPORTED, ClaimLookup
 from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from conformance.claim_lookup import FoundClaim
+from conformance.base.claim_lookup import FoundClaim
 from conformance.reports.declaration.claims import claims_of
 from conformance.reports.declaration.corrections import NOT_THERE, PROBE, SUPPORTED, UNSUPPORTED, Corrections
 from conformance.reports.model import DeclaredCell, Report

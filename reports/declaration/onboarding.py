@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from conformance.claim_lookup import ClaimLookup
+from conformance.base.claim_lookup import ClaimLookup
 from conformance.reports.declaration.claims import claims_of
 from conformance.reports.declaration.condensing import Leaf, Node, column_of, describe, state_of, tree
 from conformance.reports.declaration.corrections import (

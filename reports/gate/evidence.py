@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from conformance.claim_lookup import ClaimLookup
+from conformance.base.claim_lookup import ClaimLookup
 from conformance.reports.declaration.claims import claims_of
 from conformance.reports.gate.command_line import typed
 from conformance.reports.gate.manifests import RELEASES, Manifest

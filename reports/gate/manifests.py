@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.json_files import GZIP, collector_paused, inflated, parse_json, read_capped
 from conformance.reports.planned import PlannedCase, plan_sha256
 from conformance.reports.profiles import PROFILES, in_profile

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from conformance.errors import JournalError, UsageError
+from conformance.base.errors import JournalError, UsageError
 from conformance.reports.gate.evidence import SignatureCheck
 from conformance.reports.json_files import read_capped
 from conformance.reports.loading import ReportFile

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.json_files import read_capped
 
 if sys.version_info >= (3, 11):

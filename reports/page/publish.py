@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.reports.page.cells import Ending, PageCell
 from conformance.reports.page.columns import PageColumn, PublishedReport, make_columns
 from conformance.reports.page.render import render

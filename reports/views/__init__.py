@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 from conformance.reports.model import Report
 
 #: The format of ``conformance report`` without ``--format``.

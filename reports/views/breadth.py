@@ -8,7 +8,7 @@ from typing import Final
 
 from tabulate import tabulate
 
-from conformance.claim_lookup import split_cell
+from conformance.base.claim_lookup import split_cell
 from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.totals import was_executed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.plain_text import one_line
 from conformance.reports.waivers.file import HEADER, parse_waivers
 from conformance.reports.waivers.model import Waiver

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.json_files import read_capped
 from conformance.reports.plain_text import one_line
 from conformance.reports.reading import read

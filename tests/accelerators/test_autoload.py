@@ -13,7 +13,7 @@ import torch
 from conformance.accelerators import autoload
 from conformance.accelerators.registry import resolve
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.errors import SetupError, UnknownName
+from conformance.base.errors import SetupError, UnknownName
 
 
 def wheel(folder, package, source, hook="_autoload"):
@@ -49,7 +49,7 @@ def test_a_broken_wheel_harms_nobody_but_itself(tmp_path):
     wheel(tmp_path, "torch_supa", "raise ImportError('libsupa.so.1: wrong ELF class')")
     program = (
         "from conformance.accelerators.registry import resolve\n"
-        "from conformance.errors import SetupError, UnknownName\n"
+        "from conformance.base.errors import SetupError, UnknownName\n"
         "print(resolve('cpu').load().device_count())\n"
         "print(resolve('auto').load().device_name())\n"
         "resolve('supa').preflight()\n"

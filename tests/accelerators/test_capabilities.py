@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.accelerators.capabilities import VOCABULARY, Cell, capability, find_capability
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 
 
 def test_every_capability_is_a_documented_sentence():

@@ -17,7 +17,7 @@ from conformance.accelerators.claims import (
     stores,
 )
 from conformance.accelerators.declaration import Detail, State
-from conformance.errors import DeclarationError
+from conformance.base.errors import DeclarationError
 
 
 def test_a_differentiable_dtype_is_claimed_for_training_and_others_are_not():

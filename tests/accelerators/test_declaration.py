@@ -6,7 +6,7 @@ import pytest
 
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.declaration import Claim, Declaration, Detail, State, supported, unsupported
-from conformance.errors import DeclarationError
+from conformance.base.errors import DeclarationError
 
 YES, NO = supported(), unsupported("no unit for it")
 ADD = Cell("operators.add", "float16", "inference")

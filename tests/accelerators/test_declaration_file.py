@@ -8,7 +8,7 @@ from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, State, supported, unsupported
 from conformance.accelerators.declaration_file import dump, parse_declaration, read_declaration
 from conformance.accelerators.registry import names, resolve
-from conformance.errors import DeclarationError
+from conformance.base.errors import DeclarationError
 
 COMPLETE = """
 [capabilities]

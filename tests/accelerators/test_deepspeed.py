@@ -11,7 +11,7 @@ from conformance.accelerators.declaration import State
 from conformance.accelerators.derivation import from_methods
 from conformance.accelerators.lint import lint
 from conformance.accelerators.registry import resolve
-from conformance.errors import SetupError, UnknownName
+from conformance.base.errors import SetupError, UnknownName
 
 INSTALLED = importlib.util.find_spec("deepspeed") is not None
 needs_deepspeed = pytest.mark.skipif(not INSTALLED, reason="needs deepspeed: pip install deepspeed")

@@ -11,7 +11,7 @@ import torch
 
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.detection import choose, detect, is_usable
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 
 ALL = [builtin(name) for name in builtin_names()]
 

@@ -7,7 +7,7 @@ import pytest
 from conformance.accelerators.interface import MissingMember
 from conformance.accelerators.proxy import AcceleratorProxy, has_member, members_of
 from conformance.accelerators.registry import resolve
-from conformance.errors import SetupError, UsageError
+from conformance.base.errors import SetupError, UsageError
 
 HERE = "tests.accelerators.subjects"
 

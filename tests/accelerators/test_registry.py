@@ -9,7 +9,7 @@ import pytest
 
 from conformance.accelerators.declaration import Declaration, State
 from conformance.accelerators.registry import names, resolve
-from conformance.errors import DeclarationError, SetupError, UnknownName, UsageError
+from conformance.base.errors import DeclarationError, SetupError, UnknownName, UsageError
 
 HERE = "tests.accelerators.subjects"
 

@@ -11,8 +11,8 @@ from conformance.accelerators import subjects
 from conformance.accelerators.capabilities import FAMILIES, Cell, Mode
 from conformance.accelerators.claims import Element, declaration_of, kernels, lacks, parse_cell
 from conformance.accelerators.declaration_file import parse_declaration
+from conformance.base.errors import DeclarationError
 from conformance.cli.manifest import _cells
-from conformance.errors import DeclarationError
 from conformance.reports.gate.manifests import FOLDER, read_manifest
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from conformance.case import case
+from conformance.plan.case import case
 
 COUNT = 12
 

@@ -11,8 +11,8 @@ from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.claims import parse_cell
 from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, Detail, State, supported, unsupported
 from conformance.accelerators.registry import resolve
-from conformance.case import Case
-from conformance.plan import bundled_cases
+from conformance.plan.bundled import bundled_cases
+from conformance.plan.case import Case
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.verdict import Outcome, Reason
 

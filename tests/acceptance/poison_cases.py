@@ -1,6 +1,6 @@
 """One case breaks the device for its process. Run by test_poison.py."""
 
-from conformance.case import case
+from conformance.plan.case import case
 
 
 @case("poison.before", axes={"n": [str(n) for n in range(8)]})

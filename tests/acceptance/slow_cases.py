@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from conformance.case import case
+from conformance.plan.case import case
 
 COUNT = 60
 

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.accelerators.backends import builtin_names
 from conformance.accelerators.registry import resolve
-from conformance.claim_lookup import ClaimLookup
+from conformance.base.claim_lookup import ClaimLookup
 from conformance.cli.manifest import current
 from conformance.reports.model import AcceleratorRecord, CaseRecord, DeclarationRecord, DeclaredCell, Report, Run, Suite
 from conformance.reports.planned import PlannedCase

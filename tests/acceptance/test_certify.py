@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from conformance.accelerators.capabilities import VOCABULARY
-from conformance.case import About, Case
-from conformance.plan import bundled_cases
+from conformance.plan.bundled import bundled_cases
+from conformance.plan.case import About, Case
 from tests.do_nothing.run import portion
 
 from .running import HERE, run

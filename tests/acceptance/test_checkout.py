@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.errors import UsageError
-from conformance.plan import suite_version
+from conformance.base.errors import UsageError
+from conformance.plan.bundled import suite_version
 
 from .running import environment, run
 

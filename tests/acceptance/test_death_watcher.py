@@ -14,7 +14,7 @@ from .running import run, start
 DEADLINE = 1.5
 CASES = f"""
 import ctypes, os, time
-from conformance.case import case
+from conformance.plan.case import case
 
 @case("vendor.sleeps", deadline={DEADLINE})
 def test_sleeps():

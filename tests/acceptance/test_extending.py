@@ -34,8 +34,8 @@ TOY = TorchAccelerator(
 """
 AREA = """\
 from conformance.accelerators.capabilities import DEVICE
-from conformance.case import case
-from conformance.finding import report
+from conformance.plan.case import case
+from conformance.judging.finding import report
 from conformance.reports.verdict import Reason
 
 

@@ -41,7 +41,7 @@ def test_unused_it_registers_nothing_but_options(tmp_path: Path) -> None:
     )
 
     assert "PLUGINS ['conformance']" in done.stdout
-    assert "'conformance.plan'" not in done.stdout
+    assert "'conformance.plan.bundled'" not in done.stdout
     assert "'conformance.accelerators.registry'" not in done.stdout
 
 
@@ -70,7 +70,7 @@ def test_options_and_marker_are_documented(tmp_path: Path) -> None:
 
 def test_a_vendors_plain_tests_run_beside_cases_with_our_fixtures(tmp_path: Path) -> None:
     (tmp_path / "test_vendor.py").write_text(
-        "from conformance.case import case\n\n"
+        "from conformance.plan.case import case\n\n"
         "def test_plain(accelerator, device):\n"
         "    assert accelerator.device_count() >= 1\n\n"
         "@case('vendor.adds')\n"
@@ -137,7 +137,7 @@ LISTENER = (
 )
 CASES = (
     "import pytest\n"
-    "from conformance.case import case\n\n"
+    "from conformance.plan.case import case\n\n"
     "@pytest.fixture\ndef broken():\n    raise ValueError('no set-up')\n\n"
     "@case('vendor.fails')\ndef test_fails(broken):\n    pass\n\n"
     "@case('vendor.passes')\ndef test_passes(check):\n    check.equal(1, 1, 'one')\n\n"

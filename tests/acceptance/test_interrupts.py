@@ -26,7 +26,7 @@ INTERRUPTS = int(os.environ.get("CONFORMANCE_KILLS", "6")) // 3
 FOREVER = """
 import os, time
 from pathlib import Path
-from conformance.case import case
+from conformance.plan.case import case
 
 @case("vendor.first")
 def test_first():

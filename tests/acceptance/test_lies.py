@@ -18,8 +18,8 @@ import pytest
 from conformance.accelerators.declaration import Declaration
 from conformance.accelerators.declaration_file import dump, read_declaration
 from conformance.accelerators.registry import resolve
+from conformance.base.errors import ConformanceError
 from conformance.cli.main import main
-from conformance.errors import ConformanceError
 from conformance.reports.model import Report
 from conformance.reports.report_json import read_report
 from conformance.reports.verdict import Reason

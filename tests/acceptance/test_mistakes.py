@@ -147,7 +147,7 @@ def test_loading_without_workers(name: str, tmp_path: Path) -> None:
 DIES_LATER = """\
 import os, signal
 from pathlib import Path
-from conformance.case import case
+from conformance.plan.case import case
 
 @case("vendor.first")
 def test_first():

@@ -13,7 +13,7 @@ from .running import PLAIN, Run, run
 
 CASES = """
 from pathlib import Path
-from conformance.case import case
+from conformance.plan.case import case
 
 @case("vendor.step", axes={"n": [str(i) for i in range(9)]})
 def test_step(n, check):

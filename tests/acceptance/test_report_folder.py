@@ -18,7 +18,7 @@ from .running import Run, run, start
 from .test_interrupts import FOREVER, wait_for_file
 
 CASES = """
-from conformance.case import case
+from conformance.plan.case import case
 
 @case("vendor.step", axes={"n": ["0", "1", "2"]})
 def test_step(n):

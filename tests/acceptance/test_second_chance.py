@@ -9,7 +9,7 @@ from .running import run
 CASES = """
 import time
 from conformance.accelerators.capabilities import Cell
-from conformance.case import case
+from conformance.plan.case import case
 
 NEEDS = [Cell("operators.add", "float32", "inference")]
 

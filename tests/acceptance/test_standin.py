@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from conformance.plan import bundled_cases
+from conformance.plan.bundled import bundled_cases
 from conformance.reports.declaration.claims import check_claims
 from conformance.reports.verdict import Outcome
 from tests.layers import longer

@@ -3,7 +3,7 @@
 import os
 import time
 
-from conformance.case import case
+from conformance.plan.case import case
 
 COUNT = 12
 

@@ -2,7 +2,7 @@
 
 import os
 
-from conformance.case import Level, case
+from conformance.plan.case import Level, case
 
 
 @case("known.wrong")

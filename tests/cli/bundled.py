@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conformance.accelerators.capabilities import RNG_STATE, Cell
-from conformance.case import Case, Level, Tier
-from conformance.plan import BundledCase
+from conformance.plan.bundled import BundledCase
+from conformance.plan.case import Case, Level, Tier
 from conformance.reports.planned import PlannedCase
 
 
@@ -51,6 +51,8 @@ def use_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     def known_cases(areas: Iterable[str] | None = None) -> list[PlannedCase]:
         return [bundled.case.planned for bundled in bundled_cases(areas, deep=True)]
 
-    monkeypatch.setattr("conformance.plan.bundled_cases", bundled_cases)
-    monkeypatch.setattr("conformance.known_cases.known_cases", known_cases)
-    monkeypatch.setattr("conformance.plan.area_names", lambda: ["accelerator", "operators", "profiling", "workloads"])
+    monkeypatch.setattr("conformance.plan.bundled.bundled_cases", bundled_cases)
+    monkeypatch.setattr("conformance.plan.known_cases.known_cases", known_cases)
+    monkeypatch.setattr(
+        "conformance.plan.bundled.area_names", lambda: ["accelerator", "operators", "profiling", "workloads"]
+    )

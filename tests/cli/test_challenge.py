@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli.main import main
-from conformance.plan import suite_version, torch_version
+from conformance.plan.bundled import suite_version, torch_version
 from conformance.reports.challenge import new_nonce, parsed, seed_of_challenge
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.report_json import to_json

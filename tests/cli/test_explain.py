@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.case import seed_of
 from conformance.cli.main import main
+from conformance.plan.case import seed_of
 from conformance.reports.verdict import passed
 from tests.cli.bundled import use_stand_ins
 from tests.reports.samples import entry, write_run, write_sample

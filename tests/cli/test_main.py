@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conformance.base.errors import ConformanceError
 from conformance.cli.main import commands, main
-from conformance.errors import ConformanceError
 from tests.reports.samples import write_sample
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.case import Case
+from conformance.base.errors import UsageError
 from conformance.cli.main import main
 from conformance.cli.script import script
-from conformance.errors import UsageError
+from conformance.plan.case import Case
 from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.verdict import Reason, failed

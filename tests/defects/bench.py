@@ -17,17 +17,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.claims import Element, declaration_of
 from conformance.accelerators.registry import resolve
-from conformance.case import Case, Tier, seed_of
-from conformance.checker import Checker
-from conformance.finding import EnvironmentLacks, Refused
-from conformance.observation import observe_body
-from conformance.plan import BundledCase, bundled_cases, family_of
+from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks, Refused
+from conformance.judging.observation import observe_body
+from conformance.judging.verdicts import gate, judge, judge_death
+from conformance.plan.bundled import BundledCase, bundled_cases, family_of
+from conformance.plan.case import Case, Tier, seed_of
+from conformance.plan.run_options import Strictness
+from conformance.plan.selection import matches
 from conformance.process.state import ProcessState, seed_everything
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, passed, skipped
-from conformance.run_options import Strictness
 from conformance.runner.case_runner import HealthCheck
-from conformance.selection import matches
-from conformance.verdicts import gate, judge, judge_death
 
 from .mutant import Mutant, StandIn
 

@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from conformance.accelerators.simulated.faults import armed
+from conformance.judging.verdicts import judge_death
+from conformance.plan.run_options import Strictness
 from conformance.reports.verdict import Outcome, Reason, Verdict
-from conformance.run_options import Strictness
-from conformance.verdicts import judge_death
 from tests.faults import forks
 
 from . import bench

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformance.plan.selection import matches
 from conformance.reports.verdict import Outcome, Reason, Verdict
-from conformance.selection import matches
 
 from . import bench
 from .mutant import How, Mutant, StandIn

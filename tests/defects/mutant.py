@@ -13,9 +13,9 @@ from conformance.accelerators.claims import Capabilities
 from conformance.accelerators.declaration import Declaration
 from conformance.accelerators.registry import resolve
 from conformance.accelerators.simulated.faults import Fault
+from conformance.plan.run_options import Strictness
+from conformance.plan.selection import matches
 from conformance.reports.verdict import Reason
-from conformance.run_options import Strictness
-from conformance.selection import matches
 
 
 class How(Enum):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conformance.selection import matches
+from conformance.plan.selection import matches
 
 from . import bench, measuring
 from .catalogue import MUTANTS

@@ -11,7 +11,7 @@ import torch
 
 from conformance.accelerators.registry import resolve
 from conformance.accelerators.simulated.faults import Fault, Where
-from conformance.plan import BundledCase
+from conformance.plan.bundled import BundledCase
 from conformance.reports.verdict import Outcome, Reason, Verdict
 
 from . import bench

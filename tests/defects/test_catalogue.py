@@ -6,7 +6,7 @@ import fnmatch
 from collections import Counter
 
 from conformance.accelerators.simulated.faults import SWITCHES
-from conformance.selection import matches
+from conformance.plan.selection import matches
 from tests.faults.pairs import order, state
 from tests.faults.pairs.pair import CALLS, PLACES
 from tests.rows import every_row

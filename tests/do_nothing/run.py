@@ -17,11 +17,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from conformance.case import Case
-from conformance.plan import bundled_cases
+from conformance.plan.bundled import bundled_cases
+from conformance.plan.case import Case
+from conformance.plan.selection import matches
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome
-from conformance.selection import matches
 from tests.acceptance.running import run
 
 if sys.version_info >= (3, 11):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.case import Case
-from conformance.plan import bundled_cases
+from conformance.plan.bundled import bundled_cases
+from conformance.plan.case import Case
+from conformance.plan.selection import matches
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome, Reason
-from conformance.selection import matches
 from tests.layers import longer
 from tests.rows import every_row
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.case import Case
-from conformance.plan import area_names
+from conformance.plan.bundled import area_names
+from conformance.plan.case import Case
 from tests.docs.figures import cases_by_area, planned_cases
 from tests.docs.pages import DOCS, table
 

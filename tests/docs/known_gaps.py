@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from conformance.accelerators.capabilities import VOCABULARY
-from conformance.case import Case
 from conformance.kernels.specifications import specifications
-from conformance.plan import area_names, bundled_cases
+from conformance.plan.bundled import area_names, bundled_cases
+from conformance.plan.case import Case
 from tests.docs.entry_points import unspecified
 from tests.docs.pages import DOCS, ROOT
 

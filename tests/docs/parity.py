@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.numerics.budgets import load_table
-from conformance.plan import bundled_cases
+from conformance.plan.bundled import bundled_cases
 from conformance.suites.workloads.parallel import models
 from tests.docs.pages import DOCS, table, text, with_part
 

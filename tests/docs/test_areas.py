@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from conformance.plan import area_names, bundled_cases
+from conformance.plan.bundled import area_names, bundled_cases
 
 from . import areas, known_gaps
 

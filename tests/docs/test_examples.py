@@ -10,7 +10,7 @@ import pytest
 from conformance.accelerators.declaration_file import parse_declaration
 from conformance.accelerators.lint import LintSeverity, lint
 from conformance.accelerators.registry import resolve
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from tests.acceptance.running import run
 
 from .pages import DOCS, README, Block, blocks, rows, section, text

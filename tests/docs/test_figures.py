@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.record import read, record
 from benchmarks.table import Row
-from conformance.plan import area_names
+from conformance.plan.bundled import area_names
 from tests.defects import measuring, table
 from tests.rows import every_row
 

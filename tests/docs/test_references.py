@@ -9,14 +9,14 @@ from pathlib import Path
 from conformance.accelerators import lint
 from conformance.accelerators.capabilities import DTYPES, VOCABULARY
 from conformance.accelerators.registry import names
+from conformance.base.errors import ConformanceError
 from conformance.cli.main import Parser, commands, find_command
-from conformance.errors import ConformanceError
 from conformance.numerics.budgets import OpClass, budget_of
-from conformance.options import _OPTIONS
-from conformance.plan import area_names
+from conformance.plan.bundled import area_names
+from conformance.plan.options import _OPTIONS
+from conformance.plan.run_options import Strictness
 from conformance.reports.profiles import PROFILES
 from conformance.reports.totals import ExitStatus
-from conformance.run_options import Strictness
 from conformance.runner.controller import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from tests.instruments import BY_NAME
 from tests.rows import every_row

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.case import Case, seed_of
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics import compare
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Comparison, Exact
+from conformance.plan.case import Case, seed_of
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import database, execution, sampling
 from conformance.suites.operators.calls.calls import Call

@@ -184,7 +184,7 @@ _ELSEWHERE = (
 
 def bench_areas() -> list[str]:
     """Return the areas whose cases compute with torch's operators in this process."""
-    from conformance.plan import area_names
+    from conformance.plan.bundled import area_names
 
     wanted = {"accelerator", "operators", "utils", "workloads", "modules", "optimizers", "foreach", "derivatives"}
     return [area for area in area_names() if area in wanted]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from conformance.errors import ConformanceError
+from conformance.base.errors import ConformanceError
 from tests.defects import bench
 
 from . import corpus, forks, parts, population, recording, scores

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from conformance.errors import ConformanceError, JournalError
+from conformance.base.errors import ConformanceError, JournalError
 from conformance.reports import diff
 from conformance.reports.gate import manifests
 from conformance.reports.gate.evidence import GateEvidence

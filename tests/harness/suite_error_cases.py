@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conformance.case import case  # noqa: E402
 from conformance.numerics.compare import same_bits  # noqa: E402
+from conformance.plan.case import case  # noqa: E402
 
 
 @case("origin.suite")

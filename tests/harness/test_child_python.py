@@ -11,7 +11,7 @@ import pytest
 import conformance
 from conformance.process.python import child_python, module_path
 
-PROGRAM = "import sys, conformance.errors; print(conformance.__file__, *sys.argv[1:])"
+PROGRAM = "import sys, conformance.base.errors; print(conformance.__file__, *sys.argv[1:])"
 
 
 def test_a_namesake_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

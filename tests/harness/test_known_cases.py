@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance import known_cases as module
-from conformance.known_cases import areas_in, known_cases
-from conformance.plan import area_names, bundled_cases
+from conformance.plan import known_cases as module
+from conformance.plan.bundled import area_names, bundled_cases
+from conformance.plan.known_cases import areas_in, known_cases
+from conformance.plan.run_options import RunOptions
 from conformance.reports.profiles import in_profile
-from conformance.run_options import RunOptions
 
 
 @pytest.fixture

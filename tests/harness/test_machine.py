@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from conformance.accelerators.capabilities import MEMORY, Cell
-from conformance.case import Case
-from conformance.finding import EnvironmentLacks
+from conformance.judging.finding import EnvironmentLacks
+from conformance.plan.case import Case
 from conformance.process.machine import MOST_SLOWDOWN, Disturbance, Pace, Reading
 from conformance.runner.case_runner import FIRST_CALL, deadline_of
 from conformance.suites.accelerator import timing

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from conformance.accelerators.interface import MissingMember
-from conformance.finding import EnvironmentLacks, Finding, Refused
-from conformance.observation import Seen, contradicts_out_of_memory, observe
+from conformance.judging.finding import EnvironmentLacks, Finding, Refused
+from conformance.judging.observation import Seen, contradicts_out_of_memory, observe
 from conformance.reports.verdict import Reason
 from conformance.runner.controller import run_status
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from conformance.costs import DEAR, Costs, measured
-from conformance.plan import area_names
+from conformance.plan.bundled import area_names
+from conformance.plan.costs import DEAR, Costs, measured
 from tests.standard.costs import bound, costs_of, simulated
 
 

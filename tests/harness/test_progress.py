@@ -133,7 +133,7 @@ def test_a_file_gets_lines_while_one_case_runs(tmp_path: Path) -> None:
     """A run whose only case sleeps prints lines, from the thread, where standard output is a pipe."""
     (tmp_path / "test_slow.py").write_text(
         "import time\n"
-        "from conformance.case import case\n\n"
+        "from conformance.plan.case import case\n\n"
         '@case("utils.slow")\n'
         "def test_slow(device):\n"
         '    """A case takes longer than the time between two lines."""\n'

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from conformance.case import Case, Tier, case_id, seed_of
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
+from conformance.plan.case import Case, Tier, case_id, seed_of
+from conformance.plan.run_options import RunOptions, read_options
+from conformance.plan.selection import areas_of, in_shard, matches, selector
 from conformance.reports.challenge import seed_of_challenge
 from conformance.reports.profiles import PROFILES, in_profile
-from conformance.run_options import RunOptions, read_options
-from conformance.selection import areas_of, in_shard, matches, selector
 
 SOFTMAX = Case("operators.softmax[float16-training]", "operators", axes=(("dtype", "float16"), ("mode", "training")))
 SEED = Case("accelerator.rng.seed", "accelerator")

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from conformance.judging.observation import Seen, observe
 from conformance.numerics.compare import plain, same_bits
-from conformance.observation import Seen, observe
 from tests.acceptance.running import run
 
 HERE = Path(__file__).parent

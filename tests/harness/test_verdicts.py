@@ -6,11 +6,11 @@ import pytest
 
 from conformance.accelerators.capabilities import COPY, STREAM, Cell
 from conformance.accelerators.declaration import UNDECLARED, Claim, Declaration, Detail, State, supported, unsupported
-from conformance.case import Case, Level
-from conformance.observation import Observation, Seen
+from conformance.judging.observation import Observation, Seen
+from conformance.judging.verdicts import gate, judge, judge_death
+from conformance.plan.case import Case, Level
+from conformance.plan.run_options import Strictness
 from conformance.reports.verdict import Reason, Verdict
-from conformance.run_options import Strictness
-from conformance.verdicts import gate, judge, judge_death
 
 CELL = Cell("operators.add", "float32", "inference")
 ADAPTIVE = Case("operators.add[float32-inference]", "operators", adaptive=True, requires=(CELL,))

@@ -23,13 +23,13 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.case import seed_of
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.specification import KernelSample, KernelSpecification
 from conformance.kernels.specifications import specifications
 from conformance.kernels.triton import lamb, norms, offering, optimizers, quantizer
 from conformance.numerics.trees import mapped
+from conformance.plan.case import seed_of
 from conformance.suites.ops.judging import KernelJudge
 
 if os.environ.get("TRITON_INTERPRET") != "1":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.arguments import check_number, check_tensor, check_tensor_lists, tensors_in
 
 ONE = torch.ones(3, 2)

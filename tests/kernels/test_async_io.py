@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from conformance.accelerators.registry import resolve
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels import async_io
 from conformance.kernels.async_io import engines, files
 from conformance.kernels.async_io.operation import Transfer

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from conformance.errors import SetupError, UsageError
+from conformance.base.errors import SetupError, UsageError
 from conformance.kernels.builders import find_builder
 from conformance.kernels.compression import CompressedAllReduce, Feedback, packing
 from conformance.kernels.implementation import Implementation

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.builders import find_builder
 from conformance.kernels.specifications import specification
 from conformance.kernels.specifications.evoformer_attention import attended, gradients

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels import pinned_memory
 from conformance.kernels.builders import find_builder
 from conformance.kernels.specifications.host_memory import cast_to_byte_tensor

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nn
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.builders import find_builder
 from conformance.kernels.inference import workspace
 from conformance.kernels.inference.decoding import attended

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.errors import UnknownName, UsageError
+from conformance.base.errors import UnknownName, UsageError
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.inference.workspace import WORKSPACE
 from conformance.kernels.injection import InjectedLinear, Injector, inject

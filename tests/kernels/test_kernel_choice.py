@@ -14,7 +14,7 @@ from torch import Tensor
 
 from conformance.accelerators.backends.cpu import CPU
 from conformance.accelerators.torch_accelerator import TorchAccelerator
-from conformance.errors import SetupError, UsageError
+from conformance.base.errors import SetupError, UsageError
 from conformance.kernels import adapting, native
 from conformance.kernels.builders import find_builder
 from conformance.kernels.implementation import Implementation, choice_behind

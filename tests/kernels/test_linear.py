@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.linear import Codec, FrozenLinear, LoRALinear, Shards, StoredAs
 from tests.kernels.ranks import run_ranks
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from conformance.errors import SetupError, UsageError
+from conformance.base.errors import SetupError, UsageError
 from conformance.kernels.low_latency import LowLatencyAllReduce, Transport
 from conformance.kernels.low_latency import segment as shared
 from conformance.kernels.low_latency.all_reduce import DTYPES, OPERATIONS

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.compression import OneBitAdam, OneBitLamb, ZeroOneAdam
 from conformance.suites.compression import optimizer_emulation as emulation
 from tests.kernels.ranks import run_ranks

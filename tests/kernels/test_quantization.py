@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.builders import find_builder
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.quantization import byte_order, compiled, exact

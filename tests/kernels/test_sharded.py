@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from conformance.errors import UnknownName, UsageError
+from conformance.base.errors import UnknownName, UsageError
 from conformance.kernels.sharded import GradientBuckets, HostCopies, Layout, ShardedParameters
 from tests.kernels.ranks import run_ranks
 

@@ -13,13 +13,13 @@ from conformance.accelerators.backends import builtin_names
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.claims import COMPILED_FOR_HOST, declaration_of
 from conformance.accelerators.registry import resolve
-from conformance.case import seed_of
-from conformance.checker import Checker
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
+from conformance.judging.checker import Checker
 from conformance.kernels.optimizers import oracles
 from conformance.kernels.optimizers.portable import AdamSettings
 from conformance.kernels.specification import KernelSample, KernelSpecification, TensorLocation
 from conformance.kernels.specifications import fused_optimizers, specification, specifications
+from conformance.plan.case import seed_of
 from conformance.suites.ops import planned
 from conformance.suites.ops.execution import on_device
 from conformance.suites.ops.judging import KernelJudge

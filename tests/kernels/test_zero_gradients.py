@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.sharded import Layout, ZeroGradients
 from tests.kernels.ranks import run_ranks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.nearness import METRIC, Near, bound_of, near, relative_error
 
 EXACT = torch.tensor([4.0, -1.0, 0.0], dtype=torch.float64)

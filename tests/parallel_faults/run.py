@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from conformance.plan import bundled_cases
+from conformance.plan.bundled import bundled_cases
 from conformance.suites.workloads.parallel import models
 
 #: Seconds after which a rank is ended: its partner has failed, and it waits in a collective. The second number is for
@@ -80,7 +80,7 @@ def _body(planned: Any, plant: Any, rank: int, folder: Path) -> str:
     import torch.distributed as dist
 
     from conformance.accelerators.registry import resolve
-    from conformance.checker import Checker
+    from conformance.judging.checker import Checker
 
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from conformance.plan.selection import matches
 from conformance.reports.causes import causes
 from conformance.reports.matrix import failures
 from conformance.reports.verdict import Reason, Verdict, failed
 from conformance.reports.views import failed as failed_view
-from conformance.selection import matches
 from tests.reports.samples import entry, report_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.fold import fold, fold_without_manifest
 from conformance.reports.journal import JournalRecords, JournalWriter, read_journal
 from conformance.reports.repro import repro

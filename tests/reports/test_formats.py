@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import junitparser
 import pytest
 
+from conformance.base.errors import JournalError
 from conformance.cli.main import main
-from conformance.errors import JournalError
 from conformance.reports import plain_text
 from conformance.reports.loading import load
 from conformance.reports.model import Report

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from conformance.base.errors import JournalError
 from conformance.cli.main import main
-from conformance.errors import JournalError
 from conformance.reports import junit_import
 from conformance.reports.junit_import import area_of, import_junit
 from conformance.reports.loading import load

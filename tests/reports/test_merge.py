@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from conformance.base.errors import UsageError
 from conformance.cli.main import main
-from conformance.errors import UsageError
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.rules import decide
 from conformance.reports.loading import load

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports import json_files, reading
 from conformance.reports.model import Report
 from conformance.reports.report_json import from_json, read_report, to_json

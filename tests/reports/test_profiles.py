@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 from conformance.reports.groups import grouped
 from conformance.reports.model import CaseRecord
 from conformance.reports.planned import PlannedCase

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports import reading
 from conformance.reports.model import CaseRecord
 from conformance.reports.reading import InvalidValue, _reader_of, read

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from conformance.accelerator_name import is_accelerator_name
 from conformance.accelerators.registry import resolve
+from conformance.base.accelerator_name import is_accelerator_name
+from conformance.base.errors import JournalError, UsageError
 from conformance.cli.main import main
-from conformance.errors import JournalError, UsageError
 from conformance.reports.junit_import import area_of, import_junit
 from conformance.reports.model import AcceleratorRecord, CaseRecord, Report
 from conformance.reports.page.columns import PublishedReport, make_columns

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports import case_table, json_files, planned, streaming
 from conformance.reports.case_table import CaseIndex, CaseTable
 from conformance.reports.loading import load

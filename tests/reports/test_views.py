@@ -8,7 +8,7 @@ from pathlib import Path
 import junitparser
 import pytest
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.report_json import from_json

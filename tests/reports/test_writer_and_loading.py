@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.errors import JournalError, UsageError
+from conformance.base.errors import JournalError, UsageError
 from conformance.reports import loading
 from conformance.reports.loading import load
 from conformance.reports.report_json import to_json

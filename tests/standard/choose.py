@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conformance.known_cases import known_cases
+from conformance.plan.known_cases import known_cases
 from conformance.reports import profiles
 from conformance.reports.loading import load
 from conformance.reports.planned import PlannedCase

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from conformance.costs import DEAR, FILE, Costs
+from conformance.plan.costs import DEAR, FILE, Costs
 from conformance.reports.loading import load
 
 #: Workers of the simulated runs.

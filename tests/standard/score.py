@@ -15,7 +15,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from conformance.known_cases import known_cases
+from conformance.plan.known_cases import known_cases
 from conformance.reports.loading import load
 from conformance.reports.profiles import DEEP, in_profile
 from tests.faults.fault import FAMILIES

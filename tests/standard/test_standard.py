@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.known_cases import known_cases
+from conformance.plan.known_cases import known_cases
 from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import DEEP, PROFILES, in_profile
 from conformance.reports.standard import standard_ids

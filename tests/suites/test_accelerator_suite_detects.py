@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.accelerators.capabilities import DTYPES, MEMORY_STATS, VOCABULARY
-from conformance.case import PER_DTYPE
+from conformance.plan.case import PER_DTYPE
 from conformance.reports.verdict import Reason
 from conformance.suites import accelerator, capabilities, profiling, shared_bodies, utils
 from tests.acceptance.running import run

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.answers import Answers
-from conformance.case import seed_of
-from conformance.checker import Checker
+from conformance.judging.answers import Answers
+from conformance.judging.checker import Checker
+from conformance.plan.case import seed_of
 from conformance.reports.challenge import VALUES, parsed, seed_of_challenge
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import execution

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.answers import Answers
-from conformance.checker import Checker
 from conformance.cli.main import main
+from conformance.judging.answers import Answers
+from conformance.judging.checker import Checker
 from conformance.numerics.nearness import Near, near
 from conformance.reports.challenge import parsed, written
 from conformance.suites.modules.checking import check_module

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.answers import Answers
-from conformance.case import Case
-from conformance.checker import Checker
+from conformance.judging.answers import Answers
+from conformance.judging.checker import Checker
 from conformance.kernels.specification import ErrorBudget, Expected
+from conformance.plan.case import Case
 from conformance.suites.ops import execution
 from conformance.suites.ops.judging import KernelJudge
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.finding import EnvironmentLacks, Finding
+from conformance.judging.finding import EnvironmentLacks, Finding
 from conformance.suites.accelerator import test_effects as effects
 from conformance.suites.workloads import data
 from tests.acceptance.running import Run, environment

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.case import Case
-from conformance.plan import bundled_cases
+from conformance.plan.bundled import bundled_cases
+from conformance.plan.case import Case
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import database, execution, sampling
 from conformance.suites.operators.calls.calls import Call
@@ -76,7 +76,7 @@ def test_a_deep_case_has_more_samples() -> None:
 
 def cell_of(case: Case) -> AssertionError | None:
     """Run a deep case on PyTorch's CPU; return its failure."""
-    from conformance.checker import Checker
+    from conformance.judging.checker import Checker
 
     torch.manual_seed(0)
     check = Checker()

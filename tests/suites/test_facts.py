@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.errors import ConformanceError
+from conformance.base.errors import ConformanceError
 from conformance.numerics.budgets import load_table
 from conformance.suites.operators.calls import facts, work
 from conformance.suites.operators.calls.database import database

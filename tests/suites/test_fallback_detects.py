@@ -16,21 +16,21 @@ from torch.utils import _pytree as pytree
 
 from conformance.accelerators.claims import Capabilities, declaration_of, emulates, lacks
 from conformance.accelerators.declaration import Detail
-from conformance.case import Case, seed_of
-from conformance.checker import Checker
-from conformance.finding import Finding
+from conformance.judging.checker import Checker
+from conformance.judging.finding import Finding
+from conformance.judging.observation import observe
+from conformance.judging.verdicts import judge
 from conformance.numerics import placement
 from conformance.numerics.placement import Call as ProfiledCall
 from conformance.numerics.placement import HostWork, Operand, host_work
-from conformance.observation import observe
+from conformance.plan.case import Case, seed_of
+from conformance.plan.run_options import Strictness
 from conformance.reports.verdict import Reason, Verdict
-from conformance.run_options import Strictness
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.plan import catalogue
-from conformance.verdicts import judge
 from tests.acceptance.running import run as user_run
 
 from . import host_detours as detours

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from conformance.accelerators.capabilities import DETERMINISTIC, RNG_STATE
 from conformance.accelerators.declaration import Declaration, supported
 from conformance.accelerators.registry import resolve
-from conformance.checker import Checker
-from conformance.finding import EnvironmentLacks
+from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks
 from conformance.suites.workloads import decoding, family_checks, family_loop, libraries, paged
 from conformance.suites.workloads.families import families
 from conformance.suites.workloads.loop import RunDevice, Trainer

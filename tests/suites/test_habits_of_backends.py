@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import DTYPES
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.suites.modules import checking, database, planned
 from conformance.suites.operators.cell import quiet
 from conformance.suites.operators.plan.catalogue import operators

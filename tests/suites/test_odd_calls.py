@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.suites.foreach import functions, test_foreach
 from conformance.suites.operators.calls import execution

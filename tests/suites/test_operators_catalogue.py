@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conformance.cache import keep
+from conformance.base.cache import keep
 from conformance.suites.operators.plan import catalogue
 
 

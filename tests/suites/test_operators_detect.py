@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.case import Case, seed_of
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
+from conformance.plan.case import Case, seed_of
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.plan import catalogue

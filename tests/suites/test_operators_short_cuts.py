@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.budgets import OpClass
 from conformance.suites.operators.calls import database, execution, passes, sampling
 from conformance.suites.operators.calls.calls import HOST, Call

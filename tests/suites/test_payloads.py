@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import COMM_AVERAGE
-from conformance.case import Case
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
+from conformance.plan.case import Case
 from conformance.suites.comm.payloads import FILLING, INTEGER, check_reduced, payloads, reduced
 from conformance.suites.comm.test_ways import _ops
 from conformance.suites.compile import tables

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_DTYPE
-from conformance.case import case
-from conformance.finding import EnvironmentLacks, Refused
-from conformance.plan import bundled_cases, family_of
+from conformance.judging.finding import EnvironmentLacks, Refused
+from conformance.plan.bundled import bundled_cases, family_of
+from conformance.plan.case import case
 from conformance.suites.ops.loading import functions, functions_if_any
 
 

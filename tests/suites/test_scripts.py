@@ -13,8 +13,8 @@ import torch
 
 from conformance.accelerators.registry import resolve
 from conformance.accelerators.simulated.faults import armed
-from conformance.case import Case, Tier, seed_of
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
+from conformance.plan.case import Case, Tier, seed_of
 from conformance.process.state import seed_everything
 from conformance.reports.calls import is_selector
 from conformance.reports.verdict import Reason

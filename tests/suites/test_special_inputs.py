@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.suites.foreach import functions, special_lists, special_operands
 from conformance.suites.operators.calls import execution

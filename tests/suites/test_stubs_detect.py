@@ -12,8 +12,8 @@ import torch
 
 from conformance.accelerators.interface import MEMBERS
 from conformance.accelerators.registry import resolve
-from conformance.case import Case
-from conformance.finding import Finding
+from conformance.judging.finding import Finding
+from conformance.plan.case import Case
 from conformance.reports.verdict import Reason
 from tests.defects.stand_ins import planned
 

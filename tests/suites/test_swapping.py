@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.accelerators.registry import resolve
-from conformance.finding import EnvironmentLacks
+from conformance.judging.finding import EnvironmentLacks
 from conformance.suites.v1.swapping import Swap, numbers
 
 

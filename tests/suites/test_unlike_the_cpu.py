@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from conformance.checker import Checker
-from conformance.finding import Finding
+from conformance.judging.checker import Checker
+from conformance.judging.finding import Finding
 from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves, mapped

@@ -12,10 +12,10 @@ import torch
 from conformance.accelerators.capabilities import DETERMINISTIC, MEMORY_PEAK, MEMORY_STATS, RNG_STATE
 from conformance.accelerators.declaration import Declaration, supported
 from conformance.accelerators.registry import resolve
-from conformance.case import Case
-from conformance.checker import Checker
-from conformance.finding import EnvironmentLacks
-from conformance.plan import family_of
+from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks
+from conformance.plan.bundled import family_of
+from conformance.plan.case import Case
 from conformance.suites.workloads import data, tasks, test_gpt, test_vit
 from conformance.suites.workloads.loop import Trainer, weights_of
 from tests.defects.catalogue.stand_ins import workloads as defects

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import AUTOCAST, DTYPE
-from conformance.case import case
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import case
 
 SIXTEEN_BITS = ("float16", "bfloat16")
 

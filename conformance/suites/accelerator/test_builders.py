@@ -8,8 +8,8 @@ import inspect
 import pytest
 
 from conformance.accelerators.capabilities import DEVICE, OP_BUILDERS
-from conformance.case import Level, case
-from conformance.finding import environment_lacks, require
+from conformance.judging.finding import environment_lacks, require
+from conformance.plan.case import Level, case
 from conformance.suites.ops.loading import is_compatible, loaded
 
 UNKNOWN = "NoSuchOperatorBuilder"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import COPY, DEVICE_MULTIPLE, DTYPE, DTYPES
-from conformance.case import case
+from conformance.plan.case import case
 
 from .patterns import bytes_of, random_bits
 

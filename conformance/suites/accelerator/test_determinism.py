@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from conformance.accelerators.capabilities import DETERMINISTIC
-from conformance.case import case
+from conformance.plan.case import case
 from conformance.suites.shared_bodies import deterministic
 
 from .patterns import bytes_of

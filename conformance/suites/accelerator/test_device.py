@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import DEVICE, DEVICE_INDEX, DEVICE_MULTIPLE
-from conformance.case import Level, case
-from conformance.finding import environment_lacks, stub
+from conformance.judging.finding import environment_lacks, stub
+from conformance.plan.case import Level, case
 
 
 def need_two(accelerator):

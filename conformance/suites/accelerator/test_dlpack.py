@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import COPY, DEVICE_MULTIPLE, DLPACK
-from conformance.case import case
+from conformance.plan.case import case
 
 from .patterns import random_bits
 

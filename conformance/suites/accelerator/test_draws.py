@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import RNG, Cell, Mode
-from conformance.case import case
+from conformance.plan.case import case
 
 from .drawing import SIGMAS, compare_draws
 from .test_rng import DRAWS

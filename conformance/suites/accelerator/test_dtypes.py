@@ -14,9 +14,9 @@ from conformance.accelerators.capabilities import (
     DTYPES,
     FLOATING_DTYPES,
 )
-from conformance.case import Level, case
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
 from conformance.numerics.compare import without_nan
+from conformance.plan.case import Level, case
 
 from .patterns import bytes_of, edge_values, random_bits
 

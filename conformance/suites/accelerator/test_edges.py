@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional
 
 from conformance.accelerators.capabilities import DTYPE, MEMORY
-from conformance.case import Level, case
 from conformance.numerics.compare import without_nan
+from conformance.plan.case import Level, case
 from conformance.suites.shared_bodies import assert_computes
 
 EMPTY = {

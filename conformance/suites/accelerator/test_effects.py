@@ -18,8 +18,8 @@ from conformance.accelerators.capabilities import (
     RNG_GENERATOR,
     RNG_STATE,
 )
-from conformance.case import case
-from conformance.finding import stub
+from conformance.judging.finding import stub
+from conformance.plan.case import case
 
 from .test_interface import member_of
 

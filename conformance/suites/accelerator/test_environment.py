@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import COMPILE, DEVICE, DEVICE_VISIBILITY
-from conformance.case import Level, case
-from conformance.finding import environment_lacks, stub
+from conformance.judging.finding import environment_lacks, stub
+from conformance.plan.case import Level, case
 
 from .processes import answers_of_new_process, run_python, spec_of
 

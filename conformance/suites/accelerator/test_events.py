@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import DEVICE, EVENT, EVENT_TIMING, STREAM
-from conformance.case import Level, case
-from conformance.finding import stub
+from conformance.judging.finding import stub
+from conformance.plan.case import Level, case
 from conformance.process.machine import slowdown
 from conformance.suites.shared_bodies import assert_event_covers_work
 

@@ -15,7 +15,7 @@ from conformance.accelerators.capabilities import (
     SYNCHRONOUS,
     VOCABULARY,
 )
-from conformance.case import Level, case
+from conformance.plan.case import Level, case
 
 from .conveyor import HOST, Conveyor, numbers, stale
 from .timing import hold

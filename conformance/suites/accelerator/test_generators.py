@@ -6,8 +6,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from conformance.accelerators.capabilities import LAZY_CALL, RNG, RNG_GENERATOR, RNG_STATE
-from conformance.case import Level, case
-from conformance.finding import stub
+from conformance.judging.finding import stub
+from conformance.plan.case import Level, case
 from conformance.suites.shared_bodies import differing
 
 

@@ -7,8 +7,8 @@ import gc
 import torch
 
 from conformance.accelerators.capabilities import DEVICE, GRAPH_CAPTURE, GRAPH_POOL, MEMORY_STATS, RNG_STATE
-from conformance.case import Level, case
-from conformance.finding import require, stub
+from conformance.judging.finding import require, stub
+from conformance.plan.case import Level, case
 from conformance.suites.shared_bodies import warm_up
 
 from .conveyor import SIDE, Conveyor, numbers, stale

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import Cell, Mode
-from conformance.case import case
 from conformance.numerics.transfer import copied_with_memory
+from conformance.plan.case import case
 
 
 def _computes(*operators: str, mode: Mode = Mode.INFERENCE) -> list[Cell]:

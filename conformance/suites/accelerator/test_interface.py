@@ -8,8 +8,8 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE, RNG_GENERATOR
 from conformance.accelerators.interface import MEMBERS
-from conformance.case import Level, case
-from conformance.finding import environment_lacks, stub
+from conformance.judging.finding import environment_lacks, stub
+from conformance.plan.case import Level, case
 
 BY_NAME = {member.name: member for member in MEMBERS}
 REQUIRED = [member.name for member in MEMBERS if not member.optional]

@@ -10,7 +10,7 @@ import threading
 import torch
 
 from conformance.accelerators.capabilities import CHECKPOINT, EVENT, MEMORY_STATS, RNG, STREAM, Cell, Mode
-from conformance.case import case
+from conformance.plan.case import case
 
 from .drawing import compare_draws
 

@@ -8,8 +8,8 @@ import time
 import torch
 
 from conformance.accelerators.capabilities import COPY, DEVICE_MULTIPLE, MEMORY, MEMORY_STATS, MEMORY_TOTAL
-from conformance.case import Level, case
-from conformance.finding import environment_lacks, stub
+from conformance.judging.finding import environment_lacks, stub
+from conformance.plan.case import Level, case
 
 MIB = 1 << 20
 #: Most bytes that an allocator may add to one tensor when it rounds its size up.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import MEMORY_PEAK
-from conformance.case import case
-from conformance.finding import stub
+from conformance.judging.finding import stub
+from conformance.plan.case import case
 
 from .test_memory import GRANULARITY, MIB, fill, settle
 

@@ -25,8 +25,8 @@ from conformance.accelerators.capabilities import (
     STREAM_RECORD,
     SYNCHRONIZE,
 )
-from conformance.case import case
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import case
 
 from .conveyor import HOST, SIDE, Conveyor, numbers
 from .test_stream_memory import overwrite

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import COPY, MEMORY_PINNED, MEMORY_PINNED_ASYNC
-from conformance.case import Level, case
+from conformance.plan.case import Level, case
 from conformance.suites.shared_bodies import (
     answers_of_is_pinned,
     wrong_after_copy_to_device,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import ACCUMULATE_WIDE, DENORMALS, DTYPE, MATMUL_FULL, MEMORY
-from conformance.case import Level, case
+from conformance.plan.case import Level, case
 
 
 def dtype_of(name):

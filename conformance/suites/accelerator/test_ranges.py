@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import DEVICE, RANGES
-from conformance.case import Level, case
-from conformance.finding import stub
+from conformance.judging.finding import stub
+from conformance.plan.case import Level, case
 
 
 @case("accelerator.ranges.nest", requires=[RANGES])

@@ -7,8 +7,8 @@ import io
 import torch
 
 from conformance.accelerators.capabilities import RNG, RNG_PER_DEVICE, RNG_STATE
-from conformance.case import Level, case
-from conformance.finding import environment_lacks, stub
+from conformance.judging.finding import environment_lacks, stub
+from conformance.plan.case import Level, case
 from conformance.suites.shared_bodies import differing
 
 #: Odd sizes: device generators draw in blocks, and an odd count leaves an offset inside one.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from conformance.accelerators.capabilities import DEVICE
 from conformance.accelerators.registry import names, resolve
-from conformance.case import About, Level, case
-from conformance.errors import SetupError
-from conformance.finding import environment_lacks
+from conformance.base.errors import SetupError
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import About, Level, case
 
 from .processes import answers_of_new_process, run_python, spec_of
 

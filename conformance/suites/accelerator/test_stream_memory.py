@@ -7,7 +7,7 @@ import gc
 import torch
 
 from conformance.accelerators.capabilities import MEMORY_STATS, STREAM_RECORD
-from conformance.case import case
+from conformance.plan.case import case
 
 from .conveyor import HOST, Conveyor, numbers
 

@@ -7,7 +7,7 @@ import threading
 import torch
 
 from conformance.accelerators.capabilities import MEMORY_PINNED_ASYNC, STREAM, STREAM_ORDER
-from conformance.case import case
+from conformance.plan.case import case
 
 from .conveyor import HOST, SIDE, Conveyor, numbers, stale
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import DEVICE, STREAM
-from conformance.case import Level, case
-from conformance.finding import environment_lacks, require, stub
+from conformance.judging.finding import environment_lacks, require, stub
+from conformance.plan.case import Level, case
 
 from .conveyor import HOST, Conveyor, numbers, stale
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import SYNCHRONIZE
-from conformance.case import Level, case
+from conformance.plan.case import Level, case
 
 from .conveyor import Conveyor, numbers, stale
 

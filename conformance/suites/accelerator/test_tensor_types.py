@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, TENSOR_TYPES
-from conformance.case import case
-from conformance.finding import require
+from conformance.judging.finding import require
+from conformance.plan.case import case
 
 CONSTRUCTORS = {
     "bfloat16": "BFloat16Tensor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
 from conformance.process.machine import disturbance
 
 #: Tries that have to fail while the machine is free. A delay that hits one measurement seldom hits the next ones.

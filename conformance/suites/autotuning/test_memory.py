@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import DTYPE, MEMORY_OOM, MEMORY_PEAK, MEMORY_STATS, MEMORY_TOTAL
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.process.machine import slowdown
 from conformance.suites.accelerator.test_memory import GRANULARITY, MIB, settle
 from conformance.suites.shared_bodies import runs_out, still_computes

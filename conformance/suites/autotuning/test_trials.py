@@ -18,8 +18,8 @@ from conformance.accelerators.capabilities import (
     MEMORY_STATS,
     RNG,
 )
-from conformance.case import Level, case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import Level, case
 from conformance.process.machine import slowdown
 from conformance.suites.accelerator.test_memory import GRANULARITY, MIB, settle
 

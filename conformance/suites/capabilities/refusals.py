@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from conformance.accelerators.capabilities import Capability
-from conformance.finding import Refused, environment_lacks
+from conformance.judging.finding import Refused, environment_lacks
 
 
 def refuse_if_none(value: object, what: str) -> None:

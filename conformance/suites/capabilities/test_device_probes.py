@@ -24,8 +24,8 @@ from conformance.accelerators.capabilities import (
     SYNCHRONIZE,
     SYNCHRONOUS,
 )
-from conformance.case import Level, case
-from conformance.finding import Refused
+from conformance.judging.finding import Refused
+from conformance.plan.case import Level, case
 from conformance.suites.accelerator import test_device as devices
 from conformance.suites.accelerator import test_dtypes, test_environment, test_flags, test_generators
 from conformance.suites.accelerator import test_rng as random_numbers

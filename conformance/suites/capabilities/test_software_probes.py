@@ -22,8 +22,8 @@ from conformance.accelerators.capabilities import (
     TENSOR_TYPES,
     TRITON,
 )
-from conformance.case import case
-from conformance.finding import Refused, environment_lacks, stub
+from conformance.judging.finding import Refused, environment_lacks, stub
+from conformance.plan.case import case
 from conformance.suites.accelerator import test_autocast as casting
 from conformance.suites.accelerator import test_builders, test_dlpack, test_generators, test_precision, test_ranges
 from conformance.suites.accelerator import test_tensor_types as types

@@ -22,8 +22,8 @@ from conformance.accelerators.capabilities import (
     STREAM_ORDER,
     STREAM_RECORD,
 )
-from conformance.case import case
-from conformance.finding import Refused, stub
+from conformance.judging.finding import Refused, stub
+from conformance.plan.case import case
 from conformance.suites.accelerator import (
     test_graphs,
     test_memory,

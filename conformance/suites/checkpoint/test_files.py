@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import CHECKPOINT, DTYPE, RNG_STATE
-from conformance.case import About, case
 from conformance.numerics.budgets import load_table
+from conformance.plan.case import About, case
 
 DTYPES = ("float32", "bfloat16", "float16", "int64", "bool")
 

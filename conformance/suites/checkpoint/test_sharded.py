@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_AVERAGE, COMM_DTYPE, COMM_ROOTED
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.runtime.engines import ENGINES
 from conformance.suites.runtime.training import batch, loss_of, model, part, reference, weights
 

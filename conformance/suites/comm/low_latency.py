@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from conformance.finding import Refused
+from conformance.judging.finding import Refused
 from conformance.kernels.low_latency import LowLatencyAllReduce
 from conformance.suites.ops.loading import functions
 

@@ -7,7 +7,7 @@ import functools
 import torch
 import torch.distributed as dist
 
-from conformance.case import Case, seed_of
+from conformance.plan.case import Case, seed_of
 
 #: Dtypes that backends usually support. `comm.dtype` probes these and others one by one.
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")

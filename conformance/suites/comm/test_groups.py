@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM
-from conformance.case import case
+from conformance.plan.case import case
 
 CALLS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 

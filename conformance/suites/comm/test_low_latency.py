@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE
-from conformance.case import case
+from conformance.plan.case import case
 
 from .low_latency import LowLatency
 from .payloads import check_reduced, payloads

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, MEMORY_STATS
-from conformance.case import case
+from conformance.plan.case import case
 
 LENGTH = 1 << 18
 ROUNDS = 8

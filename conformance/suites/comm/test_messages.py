@@ -17,7 +17,7 @@ from conformance.accelerators.capabilities import (
     COMM_TAGS,
     DTYPE,
 )
-from conformance.case import case
+from conformance.plan.case import case
 
 from .payloads import DTYPES, MOVED, SIZES, WORLDS, payloads
 

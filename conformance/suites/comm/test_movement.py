@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_ROOTED, DTYPE
-from conformance.case import case
+from conformance.plan.case import case
 
 from .payloads import DTYPES, HUGE, MOVED, SIZES, WORLDS, payloads
 

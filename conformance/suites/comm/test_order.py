@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, STREAM_ORDER
-from conformance.case import case
+from conformance.plan.case import case
 
 from .payloads import WORLDS
 

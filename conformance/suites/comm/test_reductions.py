@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_BITWISE, COMM_DTYPE, COMM_ROOTED, DTYPE
-from conformance.case import case
+from conformance.plan.case import case
 
 from .payloads import DTYPES, FLOATING, HUGE, INTEGER, OPS, SIZES, WORLDS, check_reduced, payloads
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_P2P, COMM_ROOTED
-from conformance.case import case
+from conformance.plan.case import case
 
 REFUSALS = (RuntimeError, ValueError, TypeError)
 

@@ -19,7 +19,7 @@ from conformance.accelerators.capabilities import (
     COMM_ROOTED,
     DTYPE,
 )
-from conformance.case import case
+from conformance.plan.case import case
 
 from .payloads import DTYPES, FILLING, MOVED, OPS, check_reduced, payloads
 

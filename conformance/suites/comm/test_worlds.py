@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from conformance.accelerators.capabilities import COMM, COMM_DEATH, COMM_DTYPE
-from conformance.case import case
 from conformance.numerics.budgets import load_table
+from conformance.plan.case import case
 from conformance.suites.elasticity.test_restart import ON_DEVICE
 from conformance.suites.launcher.jobs import check_identities, launch, needs_devices
 

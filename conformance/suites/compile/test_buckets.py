@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE
-from conformance.case import case
 from conformance.kernels.sharded import GradientBuckets
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .sharding import GRADIENTS, NARROW, gradient, mean_gradient, shard
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMPILE, DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.shared_bodies import WatchedBackend
 
 from . import tables

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE
-from conformance.case import case
 from conformance.kernels.sharded import ShardedParameters
+from conformance.plan.case import case
 
 from .sharding import SHAPES, whole
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMPILE, DTYPE, Cell
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.module_inject.models import LlamaLayer
 
 from . import tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.finding import Refused
+from conformance.judging.finding import Refused
 from conformance.kernels.implementation import choice_behind
 from conformance.suites.ops.loading import functions
 

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE
-from conformance.case import case, seed_of
 from conformance.kernels.compression import CompressedAllReduce, Feedback
 from conformance.numerics.budgets import load_table
 from conformance.numerics.nearness import Near, near, relative_error
+from conformance.plan.case import case, seed_of
 
 from .emulation import EmulatedExchange
 from .packing import Packing

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.case import case, seed_of
 from conformance.kernels.compression import CompressedAllReduce
 from conformance.kernels.compression.packing import fastest
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case, seed_of
 
 from .emulation import EmulatedExchange
 from .packing import Packing

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE
-from conformance.case import case
 from conformance.kernels.compression import OneBitAdam, OneBitLamb, ZeroOneAdam
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from . import optimizer_emulation as emulation
 from .packing import Packing

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from conformance.accelerators.capabilities import DTYPE
-from conformance.case import case
 from conformance.kernels.compression import packing
+from conformance.plan.case import case
 
 #: Values whose sign is wrong when only the sign bit is read, or when it is computed by arithmetic.
 SPECIAL = (0.0, -0.0, 1e-45, -1e-45, float("inf"), -float("inf"), float("nan"), 3.0, -2.0)

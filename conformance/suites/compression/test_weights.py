@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
-from conformance.case import case
 from conformance.kernels.specifications.fp_quantization import format_of, round_trip
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.ops.loading import functions_if_any
 
 #: Outputs, inputs, and the size of a group along the inputs, by the name in the case id.

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.elasticity.training import GLOBAL, MICRO, STEPS, Trainer, accumulation, curve, other_start
 
 #: Every optimizer imports it, which takes seconds.

@@ -10,7 +10,7 @@ import time
 from fractions import Fraction
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE
-from conformance.case import case
+from conformance.plan.case import case
 from conformance.process.machine import slowdown
 from conformance.suites.launcher.jobs import check_identities, launch, launch_on_hosts, needs_devices
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.nearness import Near, near
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.nearness import Near, near
 from conformance.numerics.transfer import copied_with_memory, memory_behind

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.compare import plain, zero_signs
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.facts import facts

@@ -7,11 +7,11 @@ import math
 import torch
 
 from conformance.accelerators.capabilities import DENORMALS, DTYPE, Cell, Mode
-from conformance.case import Case, case, cases
-from conformance.finding import EnvironmentLacks
+from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.compare import plain
 from conformance.numerics.nearness import Near, bound_of, near
 from conformance.numerics.trees import tensors
+from conformance.plan.case import Case, case, cases
 from conformance.suites.operators.cell import quiet
 
 from . import matrices, special_lists, special_operands

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, GRAPH_CAPTURE, OP_BUILDERS, RNG_GENERATOR, RNG_STATE
-from conformance.case import case
 from conformance.numerics.nearness import Near, bound_of, near, relative_error
+from conformance.plan.case import case
 from conformance.suites.inference.decoding import Decoder, StaticDecoder, workspace
 from conformance.suites.inference.language_model import language_models, seeded, some_tokens
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from conformance.finding import require
+from conformance.judging.finding import require
 from conformance.kernels.linear import LoRALinear
 from conformance.suites.inference.language_model import exact_model, some_tokens
 from conformance.suites.shared_bodies import warm_up

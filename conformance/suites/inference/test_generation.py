@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
-from conformance.case import case
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .decoding import Decoder, StaticDecoder, workspace
 from .language_model import VOCABULARY, language_models, some_tokens

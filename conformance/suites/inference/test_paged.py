@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.module_inject.models import rotated
 
 from .language_model import language_models, some_tokens

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, OP_BUILDERS
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .decoding import Decoder, workspace
 from .language_model import language_models, own_part, some_tokens

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .decoding import Decoder, workspace
 from .few_bits import FewBits, allowed, int8_layers

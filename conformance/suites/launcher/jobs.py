@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
 from conformance.process.machine import slowdown
 from conformance.process.python import child_python, module_path
 

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 from conformance.accelerators.capabilities import COMM, DEVICE_MULTIPLE, DEVICE_VISIBILITY
-from conformance.case import About, case
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import About, case
 
 from .jobs import check_identities, launch, needs_devices
 from .test_torchrun import parts_of_cores

@@ -7,8 +7,8 @@ import os
 import time
 
 from conformance.accelerators.capabilities import COMM, DEVICE_MULTIPLE, DEVICE_VISIBILITY
-from conformance.case import About, case
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import About, case
 
 from .jobs import check_identities, gone, launch, needs_devices
 

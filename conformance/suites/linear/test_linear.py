@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
-from conformance.case import case
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.linear import Codec, FrozenLinear, LoRALinear, Shards, StoredAs
 from conformance.kernels.specifications.fp_quantization import format_of, round_trip
 from conformance.numerics.budgets import unit_roundoff
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.ops.loading import functions
 
 #: Neither groups nor ranks divide a weight of 33 × 47.

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import DTYPE, MEMORY_PEAK, MEMORY_PINNED
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.accelerator.test_memory import peak_of
 
 PLACES = {"pageable": (), "locked": (MEMORY_PINNED,)}

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, RNG_STATE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 RANK_IMPORTS = ("torch._dynamo", "torch.distributed.tensor.parallel")
 NEEDS = (COMM, COMM_DTYPE.on("float32"))

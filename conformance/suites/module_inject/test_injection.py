@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, OP_BUILDERS
-from conformance.case import About, case
 from conformance.kernels.implementation import Implementation
 from conformance.kernels.injection import Injector, inject
 from conformance.numerics.budgets import load_table
+from conformance.plan.case import About, case
 
 from . import builders, models
 from .models import exact_and_model

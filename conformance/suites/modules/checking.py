@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.finding import EnvironmentLacks
+from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.budgets import load_table
 from conformance.numerics.compare import plain, same_bits, without_nan
 from conformance.numerics.nearness import METRIC, Near, bound_of

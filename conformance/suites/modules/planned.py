@@ -7,8 +7,8 @@ writes it from PyTorch's databases.
 from __future__ import annotations
 
 from conformance.accelerators.capabilities import Cell, Mode
-from conformance.case import Case
 from conformance.numerics.budgets import load_table
+from conformance.plan.case import Case
 
 AREA = "modules"
 DTYPES = ("float32", "float16", "bfloat16")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import DTYPE
-from conformance.case import Case, cases
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import Case, cases
 from conformance.suites.shared_bodies import assert_computes
 
 from .routing import ends_of, grouped_cell

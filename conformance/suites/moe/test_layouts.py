@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import CHECKPOINT, COMM_ROOTED
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.comm.payloads import WORLDS
 
 from .parallel import Layout, by_mask, exact_experts, through_group

@@ -7,8 +7,8 @@ import math
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, RNG_GENERATOR
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .router import (
     balance_by_hand,

@@ -9,8 +9,8 @@ import time
 import torch
 
 from conformance.accelerators.capabilities import EVENT_TIMING, MEMORY_PEAK, MEMORY_STATS
-from conformance.case import case
 from conformance.numerics.budgets import load_table
+from conformance.plan.case import case
 from conformance.suites.accelerator.conveyor import Conveyor, numbers, stale
 from conformance.suites.accelerator.test_memory import GRANULARITY, MIB, settle
 from conformance.suites.accelerator.timing import hold

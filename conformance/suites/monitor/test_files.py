@@ -10,8 +10,8 @@ import struct
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, MEMORY
-from conformance.case import About, case
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import About, case
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 

@@ -16,8 +16,8 @@ from conformance.accelerators.capabilities import (
     MEMORY_STATS,
     RNG,
 )
-from conformance.case import Level, case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import Level, case
 from conformance.suites.accelerator.conveyor import HOST, Conveyor, numbers
 from conformance.suites.accelerator.test_memory import settle
 

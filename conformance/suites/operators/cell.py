@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.case import Case, Tier
-from conformance.checker import Checker
-from conformance.finding import EnvironmentLacks, Refused
+from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks, Refused
 from conformance.numerics.modes import without_modes
+from conformance.plan.case import Case, Tier
 from conformance.reports.calls import CALL, LONGEST_SCRIPT, SCRIPT
 
 from .calls import database, execution, sampling

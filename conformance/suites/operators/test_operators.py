@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.accelerators.capabilities import DENORMALS, DTYPES
-from conformance.case import cases
+from conformance.plan.case import cases
 
 from .plan import catalogue, deep
 

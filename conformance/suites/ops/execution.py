@@ -11,13 +11,13 @@ import torch
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.declaration import Detail
 from conformance.accelerators.interface import stands_for_nothing
-from conformance.case import Case, seed_of
-from conformance.finding import Reason, Refused, environment_lacks, report
+from conformance.judging.finding import Reason, Refused, environment_lacks, report
 from conformance.kernels.arguments import tensors_in
 from conformance.kernels.implementation import Choice, Implementation
 from conformance.kernels.specification import Arguments, TensorLocation
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import leaves, mapped
+from conformance.plan.case import Case, seed_of
 from conformance.suites.shared_bodies import assert_computes
 
 from .judging import KernelJudge, differing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators.interface import stands_for_nothing
-from conformance.finding import Refused, environment_lacks
+from conformance.judging.finding import Refused, environment_lacks
 from conformance.kernels.builders import OpBuilder
 from conformance.kernels.implementation import Implementation, choice_behind
 from conformance.process.watchdog import while_compiling

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from conformance.accelerators.capabilities import Cell
-from conformance.case import Case, case_id
 from conformance.kernels.specification import KernelSample, KernelSpecification, Property, Refusal
 from conformance.kernels.specifications import specifications
+from conformance.plan.case import Case, case_id
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 import torch
 
 from conformance.accelerators.capabilities import Cell
-from conformance.case import case
+from conformance.plan.case import case
 
 from .loading import functions, report_kernel
 

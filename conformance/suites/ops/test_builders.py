@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from conformance.accelerators.capabilities import OP_BUILDERS
-from conformance.case import case
 from conformance.kernels.specifications import builder_names
+from conformance.plan.case import case
 
 from .loading import is_compatible, loaded, report_builder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.case import cases
+from conformance.plan.case import cases
 
 from . import planned
 

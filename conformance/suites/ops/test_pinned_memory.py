@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from conformance.accelerators.capabilities import Cell
-from conformance.case import case
+from conformance.plan.case import case
 from conformance.suites.shared_bodies import answers_of_is_pinned
 
 from .loading import functions, report_kernel

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import Cell, Mode
-from conformance.case import Case, cases
-from conformance.finding import EnvironmentLacks
+from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.nearness import Near, near
 from conformance.numerics.trees import mapped
+from conformance.plan.case import Case, cases
 
 from .options import FUSED, LATE_STEP, OPTIMIZERS
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import GRAPH_CAPTURE, Cell, Mode
-from conformance.case import Case, cases
-from conformance.finding import EnvironmentLacks
+from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import Case, cases
 from conformance.suites.operators.cell import quiet
 
 from . import fused

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMM_P2P
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 #: Modules that take seconds to import. They are imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo", "torch.distributed.pipelining")

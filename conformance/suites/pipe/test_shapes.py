@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMM_P2P
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .neighbours import Neighbours
 from .test_schedules import SCHEDULES, WIDTH, check_stage, layer, stage_of, step

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM_DTYPE, DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .pipeline import (
     ALL,

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.accelerators.capabilities import CHECKPOINT, RNG_STATE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.runtime.engines import DDP_NEEDS
 
 from .pipeline import BATCH, LAYERS, SINGLE, Pipeline, adam, data, evenly, loss_of, trained, whole

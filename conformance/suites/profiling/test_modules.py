@@ -10,8 +10,8 @@ from torch import nn, profiler
 from torch.utils.flop_counter import FlopCounterMode
 
 from conformance.accelerators.capabilities import MEMORY, PROFILER
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 #: Rows of the input, and sizes of the layers.
 ROWS, WIDE, HIDDEN, NARROW = 9, 33, 65, 7

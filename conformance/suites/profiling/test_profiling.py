@@ -23,8 +23,8 @@ from conformance.accelerators.capabilities import (
     PROFILER,
     RANGES,
 )
-from conformance.case import About, Level, case
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import About, Level, case
 from conformance.suites.accelerator.conveyor import Conveyor, numbers, stale
 from conformance.suites.accelerator.test_memory import settle
 from conformance.suites.accelerator.timing import hold

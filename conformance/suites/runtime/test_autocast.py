@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from conformance.accelerators.capabilities import AUTOCAST, DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.accelerator.test_autocast import SIXTEEN_BITS, autocast_to
 
 

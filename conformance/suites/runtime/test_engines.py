@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .engines import DDP_NEEDS, ENGINES, FSDP_NEEDS, ddp, engines, sharded, without_reduction
 from .training import STEPS, batch, loss_of, model, part, reference, sgd, weights, whole

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import MEMORY_PINNED, MEMORY_STATS, RNG_STATE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .training import ADAM, STEPS, batch, loss_of, model, reference
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import RNG_STATE
-from conformance.case import case
+from conformance.plan.case import case
 
 
 class Dropping(nn.Module):

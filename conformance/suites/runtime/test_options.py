@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM_DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .test_engines import NEEDS, REPLICATING, check_weights, mine
 from .training import STEPS, batch, loss_of, model, part, reference, sgd

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 #: Steps, and the learning rate at the start.
 STEPS, RATE = 12, 0.5

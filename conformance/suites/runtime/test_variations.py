@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .engines import ENGINES, FSDP_NEEDS, ddp, engines
 from .test_engines import NEEDS, REPLICATING, check_weights, mine

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_P2P
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .cutting import attention, heads_for, keys_to_heads, ring_attention, shares, tensors, to_heads, to_tokens
 

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, MEMORY_PEAK
-from conformance.case import case
 from conformance.numerics.budgets import load_table
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.accelerator.test_memory import peak_of
 
 from .tiling import IGNORED, Network, loss_sum, tiled, tiled_loss_sum

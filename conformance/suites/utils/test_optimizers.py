@@ -7,7 +7,7 @@ import math
 import torch
 
 from conformance.accelerators.capabilities import AUTOCAST, Cell, Mode
-from conformance.case import Case, case, cases
+from conformance.plan.case import Case, case, cases
 
 #: Sizes around tile edges, and one beyond 16-bit indices.
 SIZES = (1, 7, 63, 65, 513, 70001)

@@ -20,7 +20,7 @@ from conformance.accelerators.capabilities import (
     MEMORY,
     RANGES,
 )
-from conformance.case import Level, case
+from conformance.plan.case import Level, case
 
 FLOATS = [name for name in DTYPES if name in FLOATING_DTYPES]
 SAVED = ("float32", "float16", "bfloat16", "int64", "bool")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, DTYPES, MEMORY
-from conformance.case import Level, case
+from conformance.plan.case import Level, case
 from conformance.suites.accelerator.patterns import bytes_of, random_bits
 
 

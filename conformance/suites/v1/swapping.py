@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import Cell
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
 from conformance.numerics.layout import storage_address
 from conformance.suites.ops.loading import functions
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import AUTOCAST, COMM, COMM_DTYPE, DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.runtime.engines import (
     DDP_NEEDS,
     ENGINES,

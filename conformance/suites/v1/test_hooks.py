@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, STREAM, STREAM_ORDER
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 from conformance.suites.runtime.engines import ENGINES, engines
 from conformance.suites.runtime.test_engines import check_weights, mine
 from conformance.suites.runtime.training import batch, loss_of, model, reference, whole

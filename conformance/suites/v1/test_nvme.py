@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 from .swapping import FILES, Swap, numbers
 

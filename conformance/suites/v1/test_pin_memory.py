@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import Cell
-from conformance.case import case
+from conformance.plan.case import case
 from conformance.suites.ops.loading import functions
 from conformance.suites.shared_bodies import wrong_after_copy_to_device, wrong_after_copy_to_host
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from conformance.accelerators.capabilities import AUTOCAST, CHECKPOINT, COMM, COMM_AVERAGE, COMM_DTYPE, DTYPE
-from conformance.case import case
+from conformance.plan.case import case
 
 #: Imports that take seconds on each rank.
 RANK_IMPORTS = ("torch._dynamo",)

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from conformance.accelerators.capabilities import DTYPE
-from conformance.case import case
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import case
 
 ROWS, IN, HIDDEN, OUT = 7, 5, 9, 3
 DTYPES = ("float32", "bfloat16")

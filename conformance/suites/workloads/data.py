@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 #: Token of all bytes from 127 on, which are no printable ASCII characters.

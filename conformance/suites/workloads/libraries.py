@@ -11,7 +11,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
 from conformance.numerics.budgets import load_table
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
 
 from .comparing import relative_error
 from .families import Family

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import TypeAlias
 
 from conformance.accelerators.capabilities import AUTOCAST, Capability, Cell
-from conformance.case import Case, Tier, case_id
+from conformance.plan.case import Case, Tier, case_id
 
 from .families import Family, families
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators.capabilities import DTYPE
-from conformance.case import cases
+from conformance.plan.case import cases
 
 from . import adapted, narrow_products
 from .families import families

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from conformance.accelerators.capabilities import COMPILE
-from conformance.case import cases
+from conformance.plan.case import cases
 from conformance.suites.shared_bodies import WatchedBackend
 
 from . import family_checks as checks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from conformance.case import cases
+from conformance.plan.case import cases
 
 from . import decoding, paged
 from .families import families

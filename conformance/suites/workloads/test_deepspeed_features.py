@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_DTYPE, COMPILE, DTYPE, Cell
-from conformance.case import cases
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import cases
 
 from .parallel import models
 from .parallel.deepspeed_engine import IMPORTS, config_of, deepspeed_on, start, weights_of

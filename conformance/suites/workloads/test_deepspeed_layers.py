@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, DTYPE
-from conformance.case import cases
 from conformance.numerics.nearness import Near, near
+from conformance.plan.case import cases
 from conformance.suites.sequence_parallelism.cutting import attention, heads_for
 from conformance.suites.ulysses_alst.tiling import IGNORED, Network, loss_sum
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
-from conformance.case import cases
+from conformance.plan.case import cases
 
 from .parallel import models
 from .parallel.deepspeed_engine import IMPORTS, LOSS_SCALE, config_of, start, weights_of

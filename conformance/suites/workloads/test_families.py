@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import DETERMINISTIC
-from conformance.case import cases
+from conformance.plan.case import cases
 
 from . import family_checks as checks
 from .families import families

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, Cell
-from conformance.case import cases
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import cases
 
 from .parallel import models
 from .parallel.layouts import LAYOUTS, whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_DTYPE, Cell
-from conformance.case import cases
+from conformance.plan.case import cases
 
 from .parallel import models
 from .parallel.checkpoints import load, save

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import Cell
-from conformance.case import cases
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import cases
 
 from .parallel import models
 from .parallel.layouts import LAYOUTS

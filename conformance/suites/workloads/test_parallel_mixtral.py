@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_ALL_TO_ALL, COMM_AVERAGE, COMM_DTYPE, Cell
-from conformance.case import cases
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import cases
 
 from .libraries import library
 from .parallel import models

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from conformance.accelerators.capabilities import COMM, Cell
-from conformance.case import cases
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
+from conformance.plan.case import cases
 from conformance.suites.launcher.jobs import launch
 
 from . import libraries, trainers

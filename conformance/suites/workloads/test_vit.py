@@ -7,7 +7,7 @@ import time
 import torch
 
 from conformance.accelerators.capabilities import DETERMINISTIC
-from conformance.case import cases
+from conformance.plan.case import cases
 
 from . import tasks, training
 from .comparing import bounds_of, check_choices, learned, relative_error, within

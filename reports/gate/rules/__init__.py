@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Final
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import Decision, GateSeverity, Rule
 

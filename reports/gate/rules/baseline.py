@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from conformance.claim_lookup import SUPPORTED, ClaimLookup, FoundClaim
+from conformance.base.claim_lookup import SUPPORTED, ClaimLookup, FoundClaim
 from conformance.reports.declaration.claims import claims_of, self_contradiction
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from conformance.claim_lookup import SUPPORTED, UNDECLARED, UNSUPPORTED
+from conformance.base.claim_lookup import SUPPORTED, UNDECLARED, UNSUPPORTED
 from conformance.reports.declaration.claims import self_contradiction
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.calls import CALL, SCRIPT
 from conformance.reports.challenge import ANSWER, parsed
 from conformance.reports.gate.evidence import GateEvidence

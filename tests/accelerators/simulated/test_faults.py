@@ -13,7 +13,7 @@ import torch
 from conformance.accelerators.simulated import faults
 from conformance.accelerators.simulated.faults import Fault, Where, armed, scaled, with_argument
 from conformance.accelerators.simulated.simulator import started
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 
 
 def fault(**what: Any) -> Fault:

@@ -13,7 +13,7 @@ from conformance.accelerators.building import compiler
 from conformance.accelerators.simulated.build import build, recipe
 from conformance.accelerators.simulated.device_profile import DeviceProfile
 from conformance.accelerators.simulated.simulator import start
-from conformance.errors import SetupError, UsageError
+from conformance.base.errors import SetupError, UsageError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from conformance.accelerators.simulated.faults import Fault, Where
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels.inference.workspace import WORKSPACE, Workspace
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.linear import LoRALinear

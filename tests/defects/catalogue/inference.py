@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as nn
 
 from conformance.accelerators.simulated.faults import Fault, Where
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.kernels import injection
 from conformance.kernels.inference.workspace import WORKSPACE, Workspace
 from conformance.kernels.kernel import Kernel

@@ -13,7 +13,7 @@ from torch import Tensor
 from conformance.accelerators.capabilities import Mode
 from conformance.accelerators.claims import kernels as claimed
 from conformance.accelerators.simulated.faults import Fault, Where
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 from conformance.kernels.builders import SpecifiedBuilder
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.specification import Arguments

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.case import Isolation
-from conformance.observation import Seen
+from conformance.judging.observation import Seen
+from conformance.plan.case import Isolation
 from conformance.ranks import pool as pools
 from conformance.ranks.channel import Hello, Work
 from conformance.ranks.pool import Pool

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from conformance.case import case
+from conformance.plan.case import case
 
 NOTES = Path(os.environ["CHAOS_NOTES"])
 

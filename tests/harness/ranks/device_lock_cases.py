@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from conformance.case import case
+from conformance.plan.case import case
 
 
 @case("lock.use", axes={"n": [str(n) for n in range(8)]}, world_size=2)

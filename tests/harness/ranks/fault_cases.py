@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from conformance.case import case
+from conformance.plan.case import case
 
 
 @case("fault.meets", world_size=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from conformance.case import case
+from conformance.plan.case import case
 
 
 @case("hosts.sum", axes={"n": ["0", "1"]}, world_size=(2, 4))

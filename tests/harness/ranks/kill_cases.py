@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from conformance.case import case
+from conformance.plan.case import case
 
 
 def note(name):

@@ -9,7 +9,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from conformance.case import case
+from conformance.plan.case import case
 
 
 @case("pool.sum", world_size=2)

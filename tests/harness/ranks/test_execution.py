@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conformance.observation import Seen
+from conformance.judging.observation import Seen
 from conformance.ranks import execution as execution_module
 from conformance.ranks.channel import Done, End, encode
 from conformance.ranks.collective_recorder import CollectiveRecord

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.case import Isolation, case
-from conformance.plan import family_of
+from conformance.plan.bundled import family_of
+from conformance.plan.case import Isolation, case
 from conformance.reports.repro import repro
 from tests.acceptance.running import Run, run
 

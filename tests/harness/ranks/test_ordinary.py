@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.case import Case, case, seed_of
-from conformance.plan import family_of
+from conformance.judging.verdicts import too_few_devices
+from conformance.plan.bundled import family_of
+from conformance.plan.case import Case, case, seed_of
 from conformance.reports.verdict import Reason
-from conformance.verdicts import too_few_devices
 from tests.acceptance.running import Run, run
 
 HERE = Path(__file__).parent

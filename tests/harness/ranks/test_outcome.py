@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.observation import Seen
+from conformance.judging.observation import Seen
 from conformance.ranks.channel import Done, End
 from conformance.ranks.collective_recorder import CollectiveRecord
 from conformance.ranks.outcome import RankEnd, RankOutcome, combine

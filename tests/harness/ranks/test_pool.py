@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from conformance.observation import Seen
+from conformance.judging.observation import Seen
 from conformance.ranks import fork_server_client
 from conformance.ranks import pool as pools
 from conformance.ranks.channel import Hello, Work

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.ranks import remote_agent
 from conformance.ranks import rendezvous as rendezvous
 from conformance.ranks.channel import Channel, Closed, Hello

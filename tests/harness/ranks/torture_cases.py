@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from conformance.case import case
+from conformance.plan.case import case
 
 DEADLINE = 3.0
 LINES = 100_000

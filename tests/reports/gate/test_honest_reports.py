@@ -10,7 +10,7 @@ import pytest
 
 from conformance.accelerators.backends import builtin, builtin_names
 from conformance.accelerators.capabilities import VOCABULARY
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.challenge import seed_of_challenge
 from conformance.reports.gate.evidence import GateEvidence, SignatureCheck
 from conformance.reports.gate.rules.names import BUILT_IN, DEVICE_TYPES
@@ -72,7 +72,7 @@ def test_the_baseline_itself_is_accepted_with_a_note() -> None:
     ],
 )
 def test_a_case_that_works_and_is_not_claimed_has_numbers(reason: Reason, metrics: dict[str, float | str]) -> None:
-    """So does a run write it: the cell is declared unsupported, or computes on the host (conformance.verdicts)."""
+    """So does a run write it: the cell is unsupported, or computes on the host (conformance.judging.verdicts)."""
     report = honest()
     place = next(n for n, case in enumerate(report.cases) if is_undeclared(case) and case.area == "operators")
     case = replace(report.cases[place], reason=reason, metrics=metrics)

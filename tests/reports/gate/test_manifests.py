@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from conformance.base.errors import JournalError
 from conformance.cli.manifest import current, releases
-from conformance.errors import JournalError
 from conformance.reports import json_files
 from conformance.reports.gate import manifests
 from conformance.reports.gate.manifests import (

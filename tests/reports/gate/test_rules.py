@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 from conformance.reports.challenge import seed_of_challenge
 from conformance.reports.gate.evidence import GateEvidence, SignatureCheck
 from conformance.reports.gate.finding import GateSeverity

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 from conformance.reports.gate.finding import Decision, reject
 from conformance.reports.model import Accounting, CaseRecord, Report
 from conformance.reports.page import pictures, publish

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from conformance.errors import JournalError
+from conformance.base.errors import JournalError
 from conformance.reports.verdict import Reason
 from conformance.reports.waivers.editing import added, removed, table
 from conformance.reports.waivers.file import parse_waivers

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from conformance.errors import ConformanceError
+from conformance.base.errors import ConformanceError
 from conformance.numerics.budgets import load_table
 
 Row = TypeVar("Row")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import mapped, tensors
 from conformance.suites.operators.calls import execution, sampling

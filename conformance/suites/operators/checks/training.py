@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.finding import EnvironmentLacks
+from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.budgets import OF_SUMS, OpClass
 from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.trees import leaves, tensors

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from conformance.checker import Checker
+from conformance.judging.checker import Checker
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.transfer import copied
 from conformance.reports.calls import fields_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from conformance.finding import Reason, report
+from conformance.judging.finding import Reason, report
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Exact, compare, host_ratio, plain, same_bits, zero_signs

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from conformance.checker import Checker
-from conformance.finding import Reason, report
+from conformance.judging.checker import Checker
+from conformance.judging.finding import Reason, report
 from conformance.numerics.placement import HostWork, Operand, Recording, host_work
 from conformance.numerics.trees import tensors
 from conformance.suites.operators.calls import execution

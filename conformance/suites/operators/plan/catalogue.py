@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance.accelerators.capabilities import DIFFERENTIABLE_DTYPES, DTYPES, Cell, Mode
-from conformance.cache import cache_folder, keep, locked
-from conformance.case import Case
+from conformance.base.cache import cache_folder, keep, locked
+from conformance.plan.case import Case
 from conformance.process.python import child_python
 
 #: float8 has no arithmetic in PyTorch's operator database; its storage and casts are cases of the accelerator area.

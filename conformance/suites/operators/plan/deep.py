@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.accelerators.capabilities import Cell, Mode
-from conformance.case import Case, Tier
+from conformance.plan.case import Case, Tier
 
 from .catalogue import AREA, Operator, operators
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.finding import environment_lacks
+from conformance.judging.finding import environment_lacks
 from conformance.suites.workloads.libraries import library
 
 from .models import BATCH, optimizer_of

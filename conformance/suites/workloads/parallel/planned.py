@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import Capability, Cell
-from conformance.case import About, Case, Isolation, Tier, case_id
+from conformance.plan.case import About, Case, Isolation, Tier, case_id
 
 from .models import Reference, check_losses
 

@@ -23,7 +23,7 @@ conformance.accelerators.get_accelerator = get_accelerator
 """
 UNKNOWN_IS_CPU = """
 from conformance.accelerators import registry, selection
-from conformance.errors import UnknownName
+from conformance.base.errors import UnknownName
 def forgiving(spec, known=registry.resolve):
     try: return known(spec)
     except UnknownName: return known("cpu")
@@ -32,7 +32,7 @@ selection.resolve = forgiving
 MISSING_IS_CPU = """
 from conformance.accelerators import selection
 from conformance.accelerators.registry import resolve
-from conformance.errors import SetupError
+from conformance.base.errors import SetupError
 def choose(spec, choose=selection._choose):
     try: return choose(spec)
     except ValueError as error:

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 _PACKAGE = "conformance"
 #: Modules and packages of the suite that judge. They get host tensors, or ask a tensor for its metadata only.
 _MACHINERY = (
-    "conformance.answers",
+    "conformance.judging.answers",
     "conformance.numerics",
     "conformance.suites.operators",
     "conformance.suites.ops.judging",

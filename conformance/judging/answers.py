@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from conformance.errors import JournalError, UsageError
+from conformance.base.errors import JournalError, UsageError
 from conformance.reports.challenge import VALUES, parsed, place, seed_of_challenge, written
 from conformance.reports.json_files import read_json
 

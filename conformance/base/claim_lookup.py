@@ -4,7 +4,7 @@ A cell is written ``subject`` or ``subject[axes]``, such as ``operators.add[floa
 a shell-style pattern, and matches subjects with exactly the same axes. One rule decides: an exact cell wins over
 patterns, and a longer pattern wins over a shorter one. Longest patterns of equal length have to agree.
 
-This module is a leaf: it uses the standard library and ``conformance.errors`` only, and every room may import it.
+This module is a leaf: it uses the standard library and ``conformance.base.errors`` only, and every room may import it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
-from conformance.errors import DeclarationError
+from conformance.base.errors import DeclarationError
 
 SUPPORTED: Final = "supported"
 UNSUPPORTED: Final = "unsupported"

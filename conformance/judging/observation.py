@@ -12,10 +12,10 @@ from typing import Any, TypeGuard
 import pytest
 
 from conformance.accelerators.interface import MissingMember
-from conformance.checker import Checker
-from conformance.errors import ConformanceError
-from conformance.finding import EnvironmentLacks, Finding, Refused
-from conformance.origin import Origin, is_assertion_of_the_case, origin_of
+from conformance.base.errors import ConformanceError
+from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks, Finding, Refused
+from conformance.judging.origin import Origin, is_assertion_of_the_case, origin_of
 from conformance.reports.verdict import Reason
 
 _LONGEST_MESSAGE = 2000

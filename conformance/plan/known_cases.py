@@ -19,12 +19,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.cache import cache_folder, keep
-from conformance.plan import area_names, bundled_cases, suite_version
+from conformance.base.cache import cache_folder, keep
+from conformance.plan.bundled import area_names, bundled_cases, suite_version
+from conformance.plan.run_options import RunOptions
+from conformance.plan.selection import areas_of, selector
 from conformance.process.python import child_python
 from conformance.reports.planned import PlannedCase
-from conformance.run_options import RunOptions
-from conformance.selection import areas_of, selector
 
 #: Names of the values of a case, in the order in which they are kept.
 _FIELDS: Final = [field.name for field in fields(PlannedCase)]
@@ -105,7 +105,7 @@ def _folders() -> list[str]:
     import conformance.accelerators
     import conformance.kernels
 
-    return [str(Path(__file__).parent), *conformance.accelerators.__path__, *conformance.kernels.__path__]
+    return [str(Path(__file__).parents[1]), *conformance.accelerators.__path__, *conformance.kernels.__path__]
 
 
 def _files(folder: str) -> Iterator[str]:

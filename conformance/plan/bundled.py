@@ -13,13 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from conformance.case import Case, CaseFamily, Tier
-from conformance.errors import ConformanceError, UsageError
+from conformance.base.errors import ConformanceError, UsageError
+from conformance.plan.case import Case, CaseFamily, Tier
 from conformance.reports.json_files import collector_paused
 from conformance.reports.planned import plan_sha256
 from conformance.reports.report_json import as_plain
 
-SUITES = Path(__file__).parent / "suites"
+SUITES = Path(__file__).parents[1] / "suites"
 MANIFEST_SCHEMA = 1
 
 
@@ -47,7 +47,7 @@ def suite_version() -> str:
     try:
         return metadata.version("accelerator-conformance")
     except metadata.PackageNotFoundError:
-        folder = Path(__file__).parent.parent
+        folder = Path(__file__).parents[2]
         raise UsageError(f"accelerator-conformance is not installed. Install it: pip install -e {folder}") from None
 
 

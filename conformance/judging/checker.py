@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from conformance.answers import Answers
+    from conformance.judging.answers import Answers
 
 Number = float | int | str
 #: Name of every compared result in an answer. Messages name devices, so they differ from machine to machine.

@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.case import Isolation, Tier
-from conformance.errors import UnknownName, UsageError
+from conformance.base.errors import UnknownName, UsageError
+from conformance.plan.case import Isolation, Tier
 from conformance.reports.calls import split
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RunOptions:
 
 def read_options(config: pytest.Config) -> RunOptions:
     """Return the validated options of the command line; UsageError with the next step if one is wrong."""
-    from conformance.plan import area_names
+    from conformance.plan.bundled import area_names
     from conformance.reports.profiles import PROFILES
 
     get = config.getoption

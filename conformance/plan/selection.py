@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from conformance.case import Tier
+from conformance.plan.case import Tier
+from conformance.plan.run_options import RunOptions
 from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import in_profile
-from conformance.run_options import RunOptions
 
 
 def selector(options: RunOptions) -> Callable[[PlannedCase], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from conformance.errors import UsageError
+from conformance.base.errors import UsageError
 
 #: Characters of a name. It becomes a part of folder names and of command lines.
 _LONGEST: Final = 200

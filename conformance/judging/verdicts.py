@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from conformance.accelerators.capabilities import VOCABULARY, Cell
 from conformance.accelerators.declaration import Claim, Declaration, Detail, State
-from conformance.case import Case, Level
-from conformance.observation import Observation, Seen
+from conformance.judging.observation import Observation, Seen
+from conformance.plan.case import Case, Level
+from conformance.plan.run_options import Strictness
 from conformance.reports.verdict import DIFFERENCE_REASONS, Outcome, Reason, Verdict, failed, passed, skipped
-from conformance.run_options import Strictness
 
 
 def gate(case: Case, declaration: Declaration, strictness: Strictness) -> Verdict | None:
