@@ -22,12 +22,7 @@ ROOMS = {
     "conformance": ROOT / "conformance",
 }
 #: Leaves of the import graph, which every place may import.
-LEAVES = (
-    "conformance.base.errors",
-    "conformance.base.claim_lookup",
-    "conformance.base.accelerator_name",
-    "conformance.base.cache",
-)
+LEAVES = "conformance.base"
 #: What each place may import of this project besides the leaves.
 ALLOWED = {
     "accelerators": ("conformance.accelerators",),
@@ -51,11 +46,22 @@ ALLOWED = {
         "conformance.accelerators.registry",
     ),
 }
+
+
+def _but(*allowed: str) -> tuple[str, ...]:
+    """Return the packages inside ``conformance`` without the given ones."""
+    inside = (path.parent.name for path in (ROOT / "conformance").glob("*/__init__.py"))
+    return tuple(f"conformance.{name}" for name in sorted(inside) if name not in allowed)
+
+
 #: Packages inside ``conformance`` that must not import others: who is used does not know its user.
 FORBIDDEN_INSIDE = {
-    "conformance/process": ("conformance.runner", "conformance.ranks", "conformance.suites", "conformance.cli"),
-    "conformance/ranks": ("conformance.runner", "conformance.suites", "conformance.cli"),
-    "conformance/numerics": ("conformance.runner", "conformance.ranks", "conformance.suites", "conformance.cli"),
+    "conformance/process": _but("base", "process"),
+    # The plan asks the suites for the list of operators, and checks an endpoint of ranks.
+    "conformance/plan": _but("base", "plan", "process", "ranks", "suites"),
+    "conformance/judging": _but("base", "plan", "judging"),
+    "conformance/ranks": _but("base", "plan", "process", "judging", "ranks"),
+    "conformance/numerics": _but("base", "numerics"),
     "conformance/runner": ("conformance.suites", "conformance.cli"),
 }
 FORBIDDEN_LIBRARIES = {"reports": ("torch", "pytest", "_pytest", "numpy"), "accelerators": ("pytest", "_pytest")}
@@ -102,7 +108,7 @@ def test_arrows_between_rooms(path: Path) -> None:
     place, found = place_of(path), list(imports(path, package_of(path)))
     own = [name for name in found if name.split(".")[0] == "conformance"]
 
-    allowed = (*ALLOWED.get(place, ("conformance",)), *LEAVES)
+    allowed = (*ALLOWED.get(place, ("conformance",)), LEAVES)
     strays = [name for name in own if not any(name == a or name.startswith(a + ".") for a in allowed)]
     assert not strays, f"{place} must not import {strays}"
     libraries = [name for name in found if name.split(".")[0] in FORBIDDEN_LIBRARIES.get(place, ())]
@@ -151,13 +157,17 @@ def runtime_imports(path: Path, module: str, modules: Collection[str]) -> Iterat
             yield target
 
 
-@pytest.mark.parametrize("leaf", LEAVES)
-def test_leaves_import_only_leaves_and_the_standard_library(leaf: str) -> None:
-    path = ROOT.joinpath(*leaf.split(".")).with_suffix(".py")
+@every_row(sources(ROOT / "conformance" / "base"), name=lambda path: path.name)
+def test_leaves_import_only_leaves_and_the_standard_library(path: Path) -> None:
+    found = [name for name in imports(path, LEAVES) if name.split(".")[0] not in sys.stdlib_module_names]
 
-    found = [name for name in imports(path, "conformance") if name.split(".")[0] not in sys.stdlib_module_names]
+    assert all(name.startswith(f"{LEAVES}.") for name in found), found
 
-    assert all(name.startswith(tuple(f"{other}." for other in LEAVES)) for name in found), found
+
+def test_the_top_of_the_package_has_rooms_and_the_plugin_only() -> None:
+    modules = {path.name for path in (ROOT / "conformance").iterdir() if path.is_file()}
+
+    assert modules == {"__init__.py", "plugin.py", "py.typed"}
 
 
 def test_suites_import_no_backend_and_name_no_accelerator() -> None:
@@ -192,7 +202,9 @@ IMPORTABLE = sorted(
         f"{package_of(path)}.{path.stem}" if path.name != "__init__.py" else package_of(path)
         for path in ALL
         if path not in IN_TRITON
-        if place_of(path) in ("accelerators", "reports", "kernels") or path.parent == ROOT / "conformance"
+        if place_of(path) in ("accelerators", "reports", "kernels")
+        or path.parent == ROOT / "conformance"
+        or path.parent.name in ("base", "judging", "plan")
     }
 )
 
