@@ -8,23 +8,19 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from conformance.base.options import OPTIONS
 from conformance.reports.calls import LONGEST_SCRIPT, SCRIPT
 from conformance.reports.plain_text import plain, without_folders, without_repro_lines
 
 #: Facts that help to repeat a result and name no person and no machine. Package versions are added.
 ENVIRONMENT_FACTS: Final = ("python", "system", "machine", "cores", "memory_gib", "cpu", "compiler")
-#: Options of pytest and of this suite that leave planned cases out.
+#: Options of this suite, of pytest and of its plugins that leave planned cases out.
 SELECTING: Final = (
+    *(option.name for option in OPTIONS if option.narrows),
     "-k",
     "-m",
     "--deselect",
     "--ignore",
-    "--area",
-    "--tier",
-    "--dtype",
-    "--case",
-    "--case-file",
-    "--shard",
     "--lf",
     "--last-failed",
     "--ff",

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from conformance.base.accelerator_name import is_accelerator_name
+from conformance.base.options import BY_NAME, OPTIONS, Option, Value
 from conformance.reports import redaction
 from conformance.reports.calls import CALL, is_selector
 from conformance.reports.model import CaseRecord, Report
@@ -24,8 +25,9 @@ from conformance.reports.plain_text import SAYS_REPRO, without_repro_lines
 _LONGEST: Final = 1_000
 #: Values of options that are one of a few words.
 _WORD: Final = re.compile(r"[a-z][a-z-]{0,30}")
-_CLAIMS: Final = "--capabilities"
-_ISOLATION: Final = "--rank-isolation"
+#: Options that decide how cases run and how they are judged, in their order in a line.
+_REPEATED: Final = sorted((option for option in OPTIONS if option.repro), key=attrgetter("repro"))
+_ISOLATION: Final = BY_NAME["--rank-isolation"].name
 
 
 @dataclass(frozen=True)
@@ -98,27 +100,27 @@ def _command(header: Mapping[str, Any]) -> list[str]:
 
 def _settings(header: Mapping[str, Any]) -> list[str]:
     """Return the options that decide how cases run and how they are judged."""
-    words = _claims_file(redaction.strings(header.get("argv")))
-    if seed := redaction.whole(header.get("seed")):
-        words.append(f"--conformance-seed={seed}")
-    if (strictness := _word(header, "strictness")) not in ("", "ci"):
-        words.append(f"--strictness={strictness}")
-    if (isolation := _word(header, "rank_isolation")) not in ("", "reuse"):
-        words.append(f"{_ISOLATION}={isolation}")
-    return words
+    return [word for option in _REPEATED for word in _setting(option, header)]
 
 
-def _word(header: Mapping[str, Any], name: str) -> str:
-    value = header.get(name)
-    return value if isinstance(value, str) and _WORD.fullmatch(value) else ""
+def _setting(option: Option, header: Mapping[str, Any]) -> list[str]:
+    """Return the words of an option: none if the run had the default."""
+    if not option.fact:
+        return _typed(option.name, redaction.strings(header.get("argv")))
+    value = header.get(option.fact)
+    if option.value is Value.SEED:
+        value = str(redaction.whole(value))
+    elif not isinstance(value, str) or not _WORD.fullmatch(value):
+        return []
+    return [] if value == option.default else [f"{option.name}={value}"]
 
 
-def _claims_file(argv: Sequence[str]) -> list[str]:
-    """Return the option ``--capabilities`` of a command line, in the form in which it stands there."""
+def _typed(name: str, argv: Sequence[str]) -> list[str]:
+    """Return an option with a file, in the form in which it stands on a command line."""
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
-        if word.startswith(f"{_CLAIMS}=") and is_repeatable(word.partition("=")[2]):
+        if word.startswith(f"{name}=") and is_repeatable(word.partition("=")[2]):
             return [word]
-        if word == _CLAIMS and is_repeatable(following):
+        if word == name and is_repeatable(following):
             return [word, following]
     return []
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from conformance.base.errors import UnknownName, UsageError
+from conformance.base.options import OPTIONS, Option, Value
 from conformance.plan.case import Isolation, Tier
 from conformance.reports.calls import split
 
 if TYPE_CHECKING:
     import pytest
+
+    #: What stands on the command line, by the names of the options.
+    Typed = Mapping[str, Any]
 
 
 class Strictness(Enum):
@@ -56,35 +60,53 @@ class RunOptions:
 
 def read_options(config: pytest.Config) -> RunOptions:
     """Return the validated options of the command line; UsageError with the next step if one is wrong."""
+    typed = {option.name: config.getoption(option.dest) for option in OPTIONS}
+    typed["-n"] = config.getoption("numprocesses")
+    values = {option.field: _READERS[option.value](option, typed) for option in OPTIONS if option.field}
+    # A selector of calls stands behind the id of its case.
+    values["cases"], values["calls"] = values["cases"]
+    return RunOptions(**values)
+
+
+def _known(option: Option) -> Iterable[str]:
+    """Return the names that an option accepts."""
     from conformance.plan.bundled import area_names
     from conformance.reports.profiles import PROFILES
 
-    get = config.getoption
-    cases, calls = _cases(get("case") or (), get("case_file") or ())
-    return RunOptions(
-        accelerator=str(get("accelerator")),
-        capabilities=_file("--capabilities", get("capabilities"), "docs/declarations.md"),
-        profile=_one_of("profile", get("profile"), PROFILES),
-        areas=_many_of("area", get("area"), area_names()),
-        tier=_one_of("tier", get("tier"), [tier.value for tier in Tier]),
-        dtypes=_many_of("dtype", get("dtype"), _dtype_names()),
-        cases=cases,
-        calls=calls,
-        strictness=Strictness(_one_of("strictness", get("strictness"), [level.value for level in Strictness])),
-        waivers=_file("--waivers", get("waivers"), "docs/gate.md"),
-        resume=bool(get("resume")),
-        shard=_shard(get("shard")),
-        time_budget=_number("--time-budget", get("time_budget")),
-        seed=_seed(get("challenge"), get("conformance_seed")),
-        challenge=get("challenge") or "",
-        answers=_answers(get("challenge_answers"), get("challenge")),
-        rank_isolation=Isolation(
-            _one_of("rank isolation", get("rank_isolation"), [isolation.value for isolation in Isolation])
-        ),
-        ranks_from=_endpoint(get("ranks_from"), get("numprocesses")),
-        shared_dir=_folder("--shared-dir", get("shared_dir")),
-        report=Path(str(get("conformance_report"))).absolute(),
-    )
+    names: dict[str, Callable[[], Iterable[str]]] = {
+        "profile": lambda: PROFILES,
+        "areas": area_names,
+        "tier": lambda: [tier.value for tier in Tier],
+        "dtypes": _dtype_names,
+        "strictness": lambda: [level.value for level in Strictness],
+        "rank_isolation": lambda: [isolation.value for isolation in Isolation],
+    }
+    return names[option.field]()
+
+
+def _name(option: Option, typed: Typed) -> Any:
+    """Return a known name, as a member of its enum if it has one."""
+    name = _one_of(option.title, typed[option.name], _known(option))
+    kinds = {"strictness": Strictness, "rank_isolation": Isolation}
+    return kinds[option.field](name) if option.field in kinds else name
+
+
+#: How a value of each kind is read from what was typed.
+_READERS: Final[dict[Value, Callable[[Option, Mapping[str, Any]], Any]]] = {
+    Value.TEXT: lambda option, typed: typed[option.name] or "",
+    Value.FLAG: lambda option, typed: bool(typed[option.name]),
+    Value.NAME: _name,
+    Value.NAMES: lambda option, typed: _many_of(option.title, typed[option.name], _known(option)),
+    Value.CASES: lambda option, typed: _cases(typed[option.name] or (), typed["--case-file"] or ()),
+    Value.FILE: lambda option, typed: _file(option.name, typed[option.name], option.page),
+    Value.FOLDER: lambda option, typed: _folder(option.name, typed[option.name]),
+    Value.REPORTS: lambda option, typed: Path(str(typed[option.name])).absolute(),
+    Value.SHARD: lambda option, typed: _shard(typed[option.name]),
+    Value.SECONDS: lambda option, typed: _number(option.name, typed[option.name]),
+    Value.SEED: lambda option, typed: _seed(typed["--challenge"], typed[option.name]),
+    Value.ENDPOINT: lambda option, typed: _endpoint(typed[option.name], typed["-n"]),
+    Value.ANSWERS: lambda option, typed: _answers(option, typed[option.name], typed["--challenge"]),
+}
 
 
 def _endpoint(value: str | None, workers: int | None) -> str | None:
@@ -206,10 +228,10 @@ def _seed(challenge: str | None, seed: str) -> int:
     return seed_of_challenge(checked_nonce(challenge))
 
 
-def _answers(value: str | None, challenge: str | None) -> Path | None:
+def _answers(option: Option, value: str | None, challenge: str | None) -> Path | None:
     if value is not None and challenge is None:
         raise UsageError("--challenge-answers needs --challenge: give the nonce that the answers belong to.")
-    return _file("--challenge-answers", value, "docs/gate.md")
+    return _file(option.name, value, option.page)
 
 
 def _whole(name: str, value: str) -> int:

@@ -15,6 +15,7 @@ from typing import Final
 from benchmarks.record import read
 from conformance.accelerators.capabilities import VOCABULARY
 from conformance.accelerators.registry import names
+from conformance.base.options import OPTIONS, Group
 from conformance.cli.main import commands
 from conformance.kernels.specifications import specifications
 from conformance.reports.gate.manifests import PINNED, RELEASES, Manifest, released
@@ -72,9 +73,17 @@ def counts() -> str:
     )
 
 
-def command_names() -> str:
-    """Return the README's list of the subcommands."""
-    return f"* **Commands** of `conformance`: {', '.join(f'`{name}`' for name in commands())}"
+def options() -> str:
+    """Return the table of the options."""
+    rows = ((f"`{f'{option.name} {option.metavar}'.strip()}`", option.docs) for option in OPTIONS)
+    return table(("option", "meaning"), rows)
+
+
+def option_and_command_names() -> str:
+    """Return the README's lists of the options and the subcommands."""
+    listed = {f"**{group.value}**": [option.name for option in OPTIONS if option.group is group] for group in Group}
+    listed["**Commands** of `conformance`"] = list(commands())
+    return "\n".join(f"* {what}: {', '.join(f'`{name}`' for name in names)}" for what, names in listed.items())
 
 
 def command_summaries() -> str:
@@ -162,7 +171,8 @@ def _share(score: dict[str, float]) -> str:
 PARTS: Final = (
     (README, "figures", counts),
     (README, "session", session),
-    (README, "commands", command_names),
+    (README, "commands", option_and_command_names),
+    (DOCS / "running.md", "options", options),
     (DOCS / "running.md", "commands", command_summaries),
     (DOCS / "ci.md", "formats", formats),
     (DOCS / "verdicts.md", "profiles", profiles),

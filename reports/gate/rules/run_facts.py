@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
+from conformance.base.options import OPTIONS
 from conformance.reports import redaction
 from conformance.reports.challenge import complaint, seed_of_challenge
 from conformance.reports.gate.command_line import typed
@@ -73,15 +74,15 @@ def _check_command_line(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Reject facts about the run that its own command line contradicts."""
     run = evidence.report.run
     facts = {
-        "--profile": run.profile or "",
-        "--strictness": run.strictness,
-        "--challenge": run.invocation.challenge,
-        "--conformance-seed": str(run.invocation.seed),
+        "profile": run.profile or "",
+        "strictness": run.strictness,
+        "challenge": run.invocation.challenge,
+        "seed": str(run.invocation.seed),
     }
-    for option, said in facts.items():
-        asked = typed(run.invocation.argv, option)
+    for option in (option for option in OPTIONS if option.judged):
+        asked, said = typed(run.invocation.argv, option.name), facts[option.fact]
         if asked is not None and asked != said:
-            words = f"{option} {one_line(asked, 40)}, and the file says {one_line(said, 40) or '(none)'}"
+            words = f"{option.name} {one_line(asked, 40)}, and the file says {one_line(said, 40) or '(none)'}"
             yield reject("G12", f"The run was typed with {words}.")
 
 
