@@ -79,8 +79,8 @@ def test_a_wrong_name_in_the_amounts_of_work_is_refused(
 
 def test_a_missing_amount_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = load_table(work.__file__, "work.toml")
-    monkeypatch.setattr(work, "load_table", lambda *_: {**tables, "oracle": {}})
+    monkeypatch.setattr(work, "load_table", lambda *_: {**tables, "edges": {}})
     work.work.cache_clear()
 
-    with pytest.raises(ConformanceError, match=r"^work.toml, oracle: 'samples' is missing\.$"):
+    with pytest.raises(ConformanceError, match=r"^work.toml, edges: 'sizes' is missing\.$"):
         work.work(deep=True)

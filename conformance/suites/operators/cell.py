@@ -20,6 +20,7 @@ from conformance.reports.calls import CALL, LONGEST_SCRIPT, SCRIPT
 
 from .calls import database, execution, sampling
 from .calls.calls import Call
+from .calls.passes import PLAIN
 from .calls.work import Extent, work
 from .checks import error_inputs, training
 from .inputs.comparing import check_samples
@@ -101,7 +102,7 @@ def _check_inference(cell: Cell, *, probe: bool) -> Exception | None:
         execution.execute(cell.info.op, cell.on(samples[0]))  # a refusal ends the probe, before anything is computed
     # The first samples run under one profile; those after it run and are compared one by one.
     first = cell.watches.span(samples)
-    measured = 0 if probe else cell.work.oracle.samples
+    measured = 0 if probe else cell.work.inference.measured
     failure = check_samples(cell, samples[:first], measured)
     for order, sample in enumerate(samples[first:], first):
         # Of the samples for the oracle, ``measured - order`` are left.
@@ -112,9 +113,9 @@ def _check_inference(cell: Cell, *, probe: bool) -> Exception | None:
 def _check_training(cell: Cell, *, probe: bool) -> Exception | None:
     """Compare forward and backward. A ``probe`` raises the device's exception for the first sample."""
     if probe:
-        training.PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(cell.samples[0]), seed=0)
+        PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(cell.samples[0]), seed=0)
     failure = None
-    measured = 0 if probe else cell.work.oracle.samples
+    measured = 0 if probe else cell.work.training.measured
     for order, sample in enumerate(cell.samples):
         failure = training.check_sample(cell, sample, with_oracle=order < measured) or failure
     return failure

@@ -37,6 +37,11 @@ WORDS: Final = {
 }
 
 
+def unchanged(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor."""
+    return tensor
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of an operator.
@@ -132,7 +137,7 @@ class Call:
     def _shared(self) -> frozenset[int]:
         return shared_addresses(self.arguments)
 
-    def wide(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+    def wide(self, change: Callable[[torch.Tensor], torch.Tensor] = unchanged) -> Call:
         """Return this call in float64 or complex128, with ``change`` applied to each widened tensor."""
         return self.with_arguments(widened(self.arguments, change))
 

@@ -15,6 +15,11 @@ _KNOWN: dict[int, tuple[object, OpClass]] = {}
 _MOST_KNOWN = 64
 
 
+def is_a(info: Any, *kinds: str) -> bool:
+    """Return whether the description of an operator is of one of these classes of PyTorch."""
+    return not {kind.__name__ for kind in type(info).__mro__}.isdisjoint(kinds)
+
+
 def op_class(info: Any) -> OpClass:
     """Return the error-budget class of an operator.
 
@@ -30,16 +35,15 @@ def op_class(info: Any) -> OpClass:
 
 
 def _class_of(info: Any) -> OpClass:
-    kinds = {kind.__name__ for kind in type(info).__mro__}
-    if "ShapeFuncInfo" in kinds:
+    if is_a(info, "ShapeFuncInfo"):
         return OpClass.EXACT
-    if "UnaryUfuncInfo" in kinds or "BinaryUfuncInfo" in kinds:
+    if is_a(info, "UnaryUfuncInfo", "BinaryUfuncInfo"):
         # Functions with real results, such as exp, turn integers into floats; add and abs keep them.
         usual = OpClass.TRANSCENDENTAL if info.promotes_int_to_float else OpClass.ELEMENTWISE
         return class_of_function(info.name) or usual
     if generated := class_of_generator(info.name):
         return generated
-    if "ReductionOpInfo" in kinds:
+    if is_a(info, "ReductionOpInfo"):
         return OpClass.REDUCTION
     if is_factorisation(info):
         return OpClass.ITERATIVE
@@ -73,7 +77,7 @@ def _needs_lapack(info: Any) -> bool:
 
 def is_fourier_transform(info: Any) -> bool:
     """Return whether the operator is a Fourier transform."""
-    return "SpectralFuncInfo" in {kind.__name__ for kind in type(info).__mro__} or facts(info.name).fourier
+    return is_a(info, "SpectralFuncInfo") or facts(info.name).fourier
 
 
 def is_uninitialised(info: Any) -> bool:

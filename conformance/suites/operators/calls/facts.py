@@ -102,41 +102,29 @@ _NONE = Facts()
 
 def facts(operator: str) -> Facts:
     """Return the facts of an operator, by its name in PyTorch's database."""
-    return _operators().get(operator, _NONE)
+    found: Facts = _rows("operators", Facts).get(operator, _NONE)
+    return found
 
 
 @functools.cache
 def kernel_facts(kernel: str) -> KernelFacts:
     """Return the facts of a kernel, by its name without ``aten::``; a name of the table may be a pattern."""
-    known = [vars(row) for pattern, row in _kernels().items() if fnmatchcase(kernel, pattern)]
+    known = [vars(row) for pattern, row in _rows("kernels", KernelFacts).items() if fnmatchcase(kernel, pattern)]
     return KernelFacts(**{name: any(row[name] for row in known) for name in vars(KernelFacts())})
 
 
 def argument_facts(argument: str) -> ArgumentFacts:
     """Return the facts of an argument."""
-    return _arguments().get(argument, ArgumentFacts())
+    found: ArgumentFacts = _rows("arguments", ArgumentFacts).get(argument, ArgumentFacts())
+    return found
 
 
 def operators() -> tuple[str, ...]:
     """Return the operators that have facts."""
-    return tuple(_operators())
+    return tuple(_rows("operators", Facts))
 
 
 @functools.cache
-def _operators() -> Mapping[str, Facts]:
-    return _rows("operators", Facts)
-
-
-@functools.cache
-def _kernels() -> Mapping[str, KernelFacts]:
-    return _rows("kernels", KernelFacts)
-
-
-@functools.cache
-def _arguments() -> Mapping[str, ArgumentFacts]:
-    return _rows("arguments", ArgumentFacts)
-
-
 def _rows(section: str, kind: type[Row]) -> Mapping[str, Row]:
     table = load_table(__file__, "facts.toml")[section]
     return {name: read(kind, row, f"facts.toml, {section}, {name}") for name, row in table.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils import _python_dispatch as dispatch
@@ -50,6 +50,10 @@ class Pass:
             return result, []
         given = cotangents(outputs, seed, self.arrange)
         return result, list(differentiate(outputs, inputs, [change(each) for each in given] if change else given))
+
+
+#: The backward of an ordinary pass.
+PLAIN: Final = Pass()
 
 
 def differentiable(sample: Call, result: Any) -> list[torch.Tensor]:

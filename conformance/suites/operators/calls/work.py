@@ -22,14 +22,8 @@ class Extent:
     elements: int  # per sample; larger samples are left out (the smallest is kept if all are larger)
     cell_elements: int  # elements of all samples of a cell together
     indexed: int  # samples generated once more on meta, to find tensors that stay on the host
+    measured: int = 0  # samples always compared with the oracle; others only where bits differ from the host
     watched: int = 0  # calls in each direction recorded to find computation on the host
-
-
-@dataclass(frozen=True)
-class OracleWork:
-    """Comparison with the oracle."""
-
-    samples: int  # per cell, always compared with the oracle; other samples only where bits differ from the host
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,6 @@ class Work:
     inference: Extent
     training: Extent
     probe: Extent  # of cells that PyTorch's CPU does not support
-    oracle: OracleWork
     edges: EdgeWork
     random: RandomWork
     special_inputs: SpecialWork

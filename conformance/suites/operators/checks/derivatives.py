@@ -19,7 +19,7 @@ from conformance.numerics.modes import has_dispatch_modes
 from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.classes import op_class
+from conformance.suites.operators.calls.classes import is_a, op_class
 from conformance.suites.operators.calls.execution import call, host_gradients, processed
 from conformance.suites.operators.calls.passes import Pass, cotangents, unique
 from conformance.suites.operators.inputs import arrangements
@@ -58,8 +58,8 @@ def passes(info: Any, sample: Call) -> Iterator[Call]:
 
 def _with_rows(info: Any, sample: Call) -> Call:
     """Return the sample with a matrix in the place of a vector, for a function of single elements: it has rows."""
-    vector, kinds = sample.input, {kind.__name__ for kind in type(info).__mro__}
-    if "UnaryUfuncInfo" not in kinds or vector.dim() != 1 or vector.numel() % _ROWS or vector.numel() == _ROWS:
+    vector = sample.input
+    if not is_a(info, "UnaryUfuncInfo") or vector.dim() != 1 or vector.numel() % _ROWS or vector.numel() == _ROWS:
         return sample
     matrix = vector.detach().reshape(_ROWS, -1).clone()
     return sample.with_tensor(vector, matrix.requires_grad_(vector.requires_grad))

@@ -22,6 +22,7 @@ from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, settled
 from conformance.suites.operators.calls.facts import argument_facts, facts
 from conformance.suites.operators.inputs import large, settings
+from conformance.suites.operators.inputs.comparing import check_supported
 from conformance.suites.operators.inputs.families import Stage, check
 from conformance.suites.operators.judge.cells import Cell
 
@@ -60,11 +61,7 @@ def _check_large(cell: Cell, function: Any, sample: Call) -> None:
         return
     cell = cell.of_kernel(kernels.Kernel(cell.info, function))
     for grown in large.grown(cell.info, [sample], dtype, cell.work.large)[:1]:
-        found = settled(attempt(execution.execute, cell.info, cell.on(grown)))
-        expected = attempt(call, cell.info, grown.on(HOST))
-        if found.error is None and expected.error is None:
-            n = cell.judge.length(grown, expected.value)
-            cell.judge.result(grown, found.value, expected.value, kernels.oracle_of(function, grown), n)
+        check_supported(cell, grown, "kernels", f"refused, large: {function}", kernels.oracle_of(function, grown))
 
 
 def _kinds(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -141,15 +141,11 @@ def is_meaningless(info: Any, sample: Call) -> bool:
     if promises_refusal(info, sample):
         return True
     contiguous = sample.with_arguments(mapped(sample.arguments, _contiguous))
-    return all(_refusal(call, info, other.on(HOST)) is not None for other in (contiguous, sample.wide(_same)))
+    return all(_refusal(call, info, other.on(HOST)) is not None for other in (contiguous, sample.wide()))
 
 
 def _contiguous(leaf: Any) -> Any:
     return leaf.contiguous() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def _refusal(runner: Any, info: Any, sample: Call) -> Exception | None:

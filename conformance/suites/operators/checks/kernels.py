@@ -22,9 +22,10 @@ from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, host_gradients, settled
 from conformance.suites.operators.calls.facts import facts, kernel_facts
-from conformance.suites.operators.calls.passes import Pass
+from conformance.suites.operators.calls.passes import PLAIN
 from conformance.suites.operators.calls.sampling import elements
 from conformance.suites.operators.inputs import arrangements, special_inputs, tiny_inputs, variants
+from conformance.suites.operators.inputs.comparing import check_supported
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle
 from conformance.suites.operators.judge.promises import promises_refusal
@@ -33,7 +34,6 @@ from . import wrong_calls
 
 #: Numbers from 5000 on are no numbers of other samples.
 NUMBER = 5000
-_PLAIN = Pass()
 #: What makes two calls of one overload alike, of its arguments.
 Kinds = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 #: Spreads real numbers before they are rounded to integers.
@@ -71,7 +71,7 @@ def calls(
         if sample.process is not None or elements(sample) > cell.work.inference.elements:
             continue
         try:
-            _PLAIN.run(cell.info, _under(found, call), _under(found, host_gradients), sample.on(HOST), seed)
+            PLAIN.run(cell.info, _under(found, call), _under(found, host_gradients), sample.on(HOST), seed)
         except Exception:  # the plain results show it
             continue
     return [(function, sample) for (function, _), sample in found.largest.items()]
@@ -219,16 +219,9 @@ def _is_close(written: torch.Tensor, expected: torch.Tensor) -> bool:
 def _check_arrangements(cell: Cell, sample: Call) -> None:
     """Compare results for inputs in other arrangements of memory, where the host's kernel takes these."""
     for arranged in arrangements.for_kernels(sample):
-        found = settled(attempt(execution.execute, cell.info, cell.on(arranged)))
-        expected = attempt(call, cell.info, arranged.on(HOST))
-        if expected.error is not None or not variants.is_sound(cell, arranged, expected.value):
-            continue
-        if found.error is not None:
-            # A note: PyTorch promises no arrangement for a kernel that no public function names.
-            cell.check.metric("kernels", f"refused, {arranged.arrangement}: {cell.info.op}")
-            continue
-        oracle, n = oracle_of(cell.info.op, arranged), cell.judge.length(arranged, expected.value)
-        cell.judge.result(arranged, found.value, expected.value, oracle, n)
+        # A refusal is a note: PyTorch promises no arrangement for a kernel that no public function names.
+        said, exact = f"refused, {arranged.arrangement}: {cell.info.op}", oracle_of(cell.info.op, arranged)
+        check_supported(cell, arranged, "kernels", said, exact, functools.partial(variants.is_sound, cell, arranged))
 
 
 def oracle_of(function: Any, sample: Call) -> Oracle:

@@ -18,7 +18,7 @@ from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.database import OnCopy
 from conformance.suites.operators.calls.execution import call, host_gradients, perform, processed
 from conformance.suites.operators.calls.facts import facts
-from conformance.suites.operators.calls.passes import Pass, cotangents, differentiable
+from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
 from conformance.suites.operators.inputs import forms, indices, large, lengths, settings, special_inputs
 from conformance.suites.operators.inputs.arrangements import dense, is_dense
 from conformance.suites.operators.inputs.families import Stage, check, source
@@ -31,9 +31,6 @@ from conformance.suites.operators.judge.oracle import Oracle, of_forward, of_gra
 from conformance.suites.operators.judge.promises import reference_refuses
 
 from . import derivatives, kernels
-
-#: The backward of an ordinary pass.
-PLAIN = Pass()
 
 
 def check_own(cell: Cell, sample: Call) -> None:

@@ -18,7 +18,7 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.classes import op_class
+from conformance.suites.operators.calls.classes import is_a, op_class
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.calls.facts import facts
 
@@ -187,7 +187,7 @@ def _is_value(info: Any, sample: Call, leaf: torch.Tensor) -> bool:
         return True
     if leaf.dtype is torch.int64 and facts(info.name).equal_indices:
         return True
-    return any(kind.__name__ == "BinaryUfuncInfo" for kind in type(info).__mro__)
+    return is_a(info, "BinaryUfuncInfo")
 
 
 def _of_products(info: Any, sample: Call, leaf: torch.Tensor) -> bool:

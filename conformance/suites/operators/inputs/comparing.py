@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from conformance.judging.finding import EnvironmentLacks
 from conformance.suites.operators.calls import execution
-from conformance.suites.operators.calls.calls import Call
-from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import attempt, call, host_call, settled
 from conformance.suites.operators.judge import oracle
 from conformance.suites.operators.judge.cells import Cell
 
@@ -25,6 +26,30 @@ def check_with_forms(cell: Cell, sample: Call) -> None:
     check_samples(cell, [sample])
     if cell.values and sample.number not in cell.tally.drawn:
         variants.check_forms(cell, sample)
+
+
+def check_supported(
+    cell: Cell,
+    sample: Call,
+    area: str,
+    said: str,
+    exact: oracle.Oracle | None = None,
+    is_sound: Callable[[Any], bool] | None = None,
+) -> None:
+    """Compare a call that the host computes; what is ``said`` of a device that refuses it is a note of an ``area``.
+
+    ``exact`` is another oracle than that of the operator. ``is_sound`` takes the host's result, and says whether every
+    device has to give it.
+    """
+    expected = attempt(call, cell.info, sample.on(HOST))
+    if expected.error is not None or (is_sound is not None and not is_sound(expected.value)):
+        return
+    found = settled(attempt(execution.execute, cell.info, cell.on(sample)))
+    if found.error is not None:
+        cell.check.metric(area, said)
+        return
+    n = cell.judge.length(sample, expected.value)
+    cell.judge.result(sample, found.value, expected.value, exact or oracle.of_forward(cell.info, sample), n)
 
 
 @dataclass

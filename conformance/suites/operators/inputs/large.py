@@ -18,7 +18,7 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls import repeated_writes
 from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.classes import op_class
+from conformance.suites.operators.calls.classes import is_a, op_class
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.calls.factors import with_positive_diagonal
 from conformance.suites.operators.calls.facts import facts
@@ -167,8 +167,7 @@ def batched(info: Any, samples: list[Call], dtype: torch.dtype, amount: LargeWor
     A launch takes fewer blocks in y and z than in x, and kernels put batches and channels there. Functions of single
     elements have no such dimensions.
     """
-    kinds = {kind.__name__ for kind in type(info).__mro__}
-    if dtype is not torch.float32 or kinds & {"UnaryUfuncInfo", "BinaryUfuncInfo"}:
+    if dtype is not torch.float32 or is_a(info, "UnaryUfuncInfo", "BinaryUfuncInfo"):
         return
     if facts(info.name).unchecked or op_class(info) is OpClass.ITERATIVE:
         return

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.suites.operators.calls import execution
-from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.execution import attempt, call, settled
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.classes import is_a
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
-from conformance.suites.operators.judge.oracle import of_forward
 
+from .comparing import check_supported
 from .families import source
 
 #: Numbers from 8000 on are no numbers of other samples.
@@ -48,22 +47,13 @@ _PAIRS = (
 
 def compare(cell: Cell, sample: Call) -> None:
     """Compare a call with the host's; a refusal of the device is a note, as the claim is for operands of one dtype."""
-    expected = attempt(call, cell.info, sample.on(HOST))
-    if expected.error is not None:
-        return
-    found = settled(attempt(execution.execute, cell.info, cell.on(sample)))
-    if found.error is not None:
-        cell.check.metric("mixed_dtypes", f"refused: {sample.source}")
-        return
-    n = cell.judge.length(sample, expected.value)
-    cell.judge.result(sample, found.value, expected.value, of_forward(cell.info, sample), n)
+    check_supported(cell, sample, "mixed_dtypes", f"refused: {sample.source}")
 
 
 @source(Mode.INFERENCE, compare, once=True, values=False)
 def mixed_dtypes(cell: Cell) -> Iterator[Call]:
     """Yield calls of a function of two tensors with operands of two dtypes, which the device declares."""
-    kinds = {kind.__name__ for kind in type(cell.info).__mro__}
-    if "BinaryUfuncInfo" not in kinds:
+    if not is_a(cell.info, "BinaryUfuncInfo"):
         return
     # The degree of a polynomial is a number of steps.
     if facts(cell.info.name).open_at_ends or "polynomial" in cell.info.name:

@@ -114,16 +114,21 @@ def with_numbers(cell: Cell, sample: Call, dtype: torch.dtype) -> Iterator[Call]
         sample, {place: _odd(_plain(sample)[place], order, dtype) for order, place in enumerate(places)}
     )
     if computes(cell, together):
-        yield _named(together, "other numbers", sample.number)
+        yield _named(together, "other numbers")
         return
     for order, place in enumerate(places):
         alone = _replaced(sample, {place: _odd(_plain(sample)[place], order, dtype)})
-        if computes(cell, alone):
-            yield _named(alone, f"another number {place}", sample.number)
+        yield from _tried(cell, alone, f"another number {place}")
 
 
-def _named(sample: Call, name: str, order: int) -> Call:
-    return replace(sample, number=_NUMBER + order, source=name)
+def _named(sample: Call, name: str) -> Call:
+    return replace(sample, number=_NUMBER + sample.number, source=name)
+
+
+def _tried(cell: Cell, sample: Call, name: str) -> Iterator[Call]:
+    """Yield a sample by this name if the host computes it."""
+    if computes(cell, sample):
+        yield _named(sample, name)
 
 
 def with_tuples(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -138,8 +143,7 @@ def with_tuples(cell: Cell, sample: Call) -> Iterator[Call]:
         # Of two dimensions, each may be the one whose number a kernel takes for both.
         for name, numbers in (("", unlike[:dims]), (" in reverse", unlike[dims - 1 :: -1])):
             several = _replaced(sample, {place: tuple(numbers)})
-            if computes(cell, several):
-                yield _named(several, f"number {place} for each dimension{name}", sample.number)
+            yield from _tried(cell, several, f"number {place} for each dimension{name}")
 
 
 def _is_number(leaf: Any) -> bool:
@@ -199,9 +203,9 @@ def with_defaults(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with each default in turn set to something else that the host computes."""
     for name, default, kind in _defaults(cell.info, sample):
         for value in others(default, kind):
-            other = replace(sample, kwargs={**sample.kwargs, name: value})
+            other = sample.with_argument(name, value)
             if computes(cell, other):
-                yield _named(other, f"{name}={value}", sample.number)
+                yield _named(other, f"{name}={value}")
                 break
 
 
@@ -214,8 +218,7 @@ def with_dtype(cell: Cell, sample: Call, declared: Collection[str] | None) -> It
     if "dtype" not in {name for name, _, _ in (*_of_signature(cell.info, 1), *_of_schemas(cell.info, 1))}:
         return
     other = replace(sample, kwargs={**sample.kwargs, "dtype": wider})
-    if computes(cell, other):
-        yield _named(other, f"dtype={wider}", sample.number)
+    yield from _tried(cell, other, f"dtype={wider}")
 
 
 def with_unequal_sizes(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -229,8 +232,7 @@ def with_unequal_sizes(cell: Cell, sample: Call) -> Iterator[Call]:
             rows = torch.arange(tensor.shape[dim] + 2) % tensor.shape[dim]
             longer = tensor.index_select(dim, rows).requires_grad_(sample.tensors[number].requires_grad)
             other = sample.with_tensor(sample.tensors[number], longer)
-            if computes(cell, other):
-                yield _named(other, f"dimension {dim} of input {number} longer", sample.number)
+            yield from _tried(cell, other, f"dimension {dim} of input {number} longer")
 
 
 def with_words(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -240,9 +242,8 @@ def with_words(cell: Cell, sample: Call) -> Iterator[Call]:
     names = dict.fromkeys(name for name, is_word in taken if is_word)
     for name in names:
         for word in argument_facts(name).words:
-            other = replace(sample, kwargs={**sample.kwargs, name: word})
-            if computes(cell, other):
-                yield _named(other, f"{name}={word!r}", sample.number)
+            other = sample.with_argument(name, word)
+            yield from _tried(cell, other, f"{name}={word!r}")
 
 
 def with_rows(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -259,7 +260,7 @@ def with_rows(cell: Cell, sample: Call) -> Iterator[Call]:
             for name, part in (("row", row), ("element", row.flatten()[0].clone())):
                 other = sample.with_tensor(tensor, part)
                 if _shape(cell, other) == shape:
-                    yield _named(other, f"one {name} of input {number}", sample.number)
+                    yield _named(other, f"one {name} of input {number}")
 
 
 def with_present_index(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -268,9 +269,8 @@ def with_present_index(cell: Cell, sample: Call) -> Iterator[Call]:
     names = dict.fromkeys([*sample.kwargs, *(name for name, _, _ in _defaults(cell.info, sample))])
     for name in names if known is not None else ():
         if name.endswith(("_index", "_idx")):
-            other = replace(sample, kwargs={**sample.kwargs, name: known})
-            if computes(cell, other):
-                yield _named(other, f"{name}={known}", sample.number)
+            other = sample.with_argument(name, known)
+            yield from _tried(cell, other, f"{name}={known}")
 
 
 def with_images(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -288,8 +288,7 @@ def with_images(cell: Cell, sample: Call) -> Iterator[Call]:
     image = torch.stack([x.detach(), x.detach().flip(-1), x.detach().flip(1)], -1).to(memory_format=torch.channels_last)
     image.requires_grad_(x.requires_grad)
     other = sample.with_tensor(x, image)
-    if computes(cell, other):
-        yield _named(other, "an image in channels_last", sample.number)
+    yield from _tried(cell, other, "an image in channels_last")
 
 
 def _defaults(info: Any, sample: Call) -> Iterator[tuple[str, Any, str]]:

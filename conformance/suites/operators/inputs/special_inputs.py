@@ -21,7 +21,7 @@ from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call, host_gradients, perform
 from conformance.suites.operators.calls.facts import facts
-from conformance.suites.operators.calls.passes import Pass
+from conformance.suites.operators.calls.passes import PLAIN, Pass
 from conformance.suites.operators.judge import choices
 from conformance.suites.operators.judge.aspects import Aspect
 from conformance.suites.operators.judge.cells import Cell
@@ -32,8 +32,6 @@ from .families import Stage, check, source
 from .kinds import unlike
 from .special_values import FACTORS, Change, is_real, of_values
 
-#: The pass of an ordinary backward.
-_PLAIN = Pass()
 #: Elements of a long sample of wide integers.
 _LONG = 4099
 #: Relative and absolute tolerance where only other numbers count.
@@ -377,13 +375,9 @@ def _depend(with_number: Any, shape: torch.Size) -> torch.Tensor:
 def _forward(info: Any, change: Change, position: int, number: float) -> Any:
     assert change.finite is not None
     try:
-        return leaves(call(info.op, change.finite(number)[0].wide(_same)))[position]
+        return leaves(call(info.op, change.finite(number)[0].wide()))[position]
     except Exception:  # the number is outside of the operator's domain
         return None
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -411,11 +405,11 @@ def check_equal_operands(cell: Cell, samples: list[Call], dtype: torch.dtype, se
 
 def _check_finite(cell: Cell, sample: Call, seed: int) -> None:
     try:
-        due = _PLAIN.run(cell.info, call, host_gradients, sample.on(HOST), seed)[1]
+        due = PLAIN.run(cell.info, call, host_gradients, sample.on(HOST), seed)[1]
     except Exception:  # such values are outside of the operator's domain
         return
-    sample = sample.named(backward=_PLAIN, seed=seed)
-    found = _PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(sample), seed)[1]
+    sample = sample.named(backward=PLAIN, seed=seed)
+    found = PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(sample), seed)[1]
     for position, (actual, wanted) in enumerate(zip(found, due, strict=True)):
         if _comparable(actual, wanted):
             lost = plain(wanted).isfinite() & ~plain(actual).isfinite()
@@ -485,6 +479,6 @@ def _gradient(info: Any, change: Change, position: int, seed: int, number: float
     assert change.finite is not None
     sample, kind = change.finite(number)
     try:
-        return kind.run(info, call, host_gradients, sample.wide(_same), seed)[1][position]
+        return kind.run(info, call, host_gradients, sample.wide(), seed)[1][position]
     except Exception:  # the number is outside of the operator's domain
         return None

@@ -15,8 +15,9 @@ import torch
 from conformance.numerics.trees import leaves, mapped
 from conformance.suites.operators.calls import sampling
 from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.classes import is_a
 from conformance.suites.operators.calls.execution import call
-from conformance.suites.operators.calls.passes import Pass
+from conformance.suites.operators.calls.passes import PLAIN, Pass
 from conformance.suites.operators.judge import choices
 from conformance.suites.operators.judge.cells import Cell
 
@@ -32,8 +33,6 @@ _HALF = 1 << 30
 MOST = 99
 #: Multiplies the other tensors beside subnormal ones, so that products are normal numbers.
 _LARGE = 2.0**60
-#: The backward of an ordinary pass.
-_PLAIN = Pass()
 #: Special values by the name that messages show.
 NOT_FINITE = {"NaN": (float("nan"),), "infinities": (float("inf"), -float("inf"))}
 #: The largest number in the other tensors beside infinities. Beside factors above one, the largest number of the dtype
@@ -58,7 +57,7 @@ class Change:
     sample: Call
     finite: Callable[[float], tuple[Call, Pass]] | None = None
     moves: bool = False
-    kind: Pass = _PLAIN
+    kind: Pass = PLAIN
     in_forms: bool = False
     may_refuse: bool = False
     of_nan: bool = False
@@ -73,7 +72,7 @@ class Change:
 
 def _placing(name: str, placed: Callable[[Any], Call], value: Any, **facts: Any) -> Change:
     """Return the sample with a special value, which ``placed`` puts into its places or replaces by a number."""
-    return Change(name, placed(value), lambda number: (placed(number), _PLAIN), **facts)
+    return Change(name, placed(value), lambda number: (placed(number), PLAIN), **facts)
 
 
 # --- floating-point numbers -------------------------------------------------------------------------------------------
@@ -276,10 +275,9 @@ def _values_among(cell: Cell, sample: Call) -> set[int]:
     """Return the positions of tensors that hold values, not indices: in float32 they are floating-point numbers."""
     info = cell.info
     if torch.float32 not in info.dtypes:
-        kinds = {kind.__name__ for kind in type(info).__mro__}
         # A shift by a large number is undefined.
-        is_pair = "BinaryUfuncInfo" in kinds and "shift" not in info.name
-        return {0, 1} if is_pair else {0} if kinds & {"UnaryUfuncInfo", "BinaryUfuncInfo"} else set()
+        is_pair = is_a(info, "BinaryUfuncInfo") and "shift" not in info.name
+        return {0, 1} if is_pair else {0} if is_a(info, "UnaryUfuncInfo", "BinaryUfuncInfo") else set()
     with torch.random.fork_rng(devices=()):
         twins = sampling.pick(info, torch.float32, requires_grad=False, extent=cell.work.inference)
     shapes = [tensor.shape for tensor in sample.tensors]

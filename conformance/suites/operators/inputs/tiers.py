@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.classes import is_a
 from conformance.suites.operators.calls.facts import facts
 
 from .arrangements import transposed
@@ -52,12 +53,9 @@ def ragged_matrices(info: Any, dtype: torch.dtype) -> list[Call]:
 
 
 def _builder(info: Any) -> Build | None:
-    kinds = {kind.__name__ for kind in type(info).__mro__}
-    if "UnaryUfuncInfo" in kinds:
+    if is_a(info, "UnaryUfuncInfo"):
         return _unary
-    if "BinaryUfuncInfo" in kinds:
-        return _binary
-    return None
+    return _binary if is_a(info, "BinaryUfuncInfo") else None
 
 
 def _unary(info: Any, dtype: torch.dtype, size: int) -> Arguments:

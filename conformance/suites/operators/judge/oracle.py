@@ -21,7 +21,7 @@ from conformance.numerics.budgets import OpClass, slope_of, term_of, term_of_gen
 from conformance.numerics.compare import Exact, widen
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
 from conformance.numerics.trees import mapped
-from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.calls import Call, unchanged
 from conformance.suites.operators.calls.classes import is_elementwise, op_class
 from conformance.suites.operators.calls.execution import call, processed
 from conformance.suites.operators.calls.facts import facts
@@ -118,7 +118,7 @@ class Oracle:
     def _rough_probes(self) -> list[list[list[Any]]]:
         """Evaluate with changed intermediate results, as every operator between inputs and outputs rounds its own."""
         # The inputs stay: labels such as the 1 of a target would be none.
-        return [[self._evaluate(_unchanged, probe, inside=True) for probe in range(_PROBES)]]
+        return [[self._evaluate(unchanged, probe, inside=True) for probe in range(_PROBES)]]
 
     @functools.cached_property
     def _probes(self) -> list[list[list[Any]]]:
@@ -137,7 +137,7 @@ class Oracle:
         """Evaluate in float64; ``change``, if given, is applied to each input, and intermediate results change too."""
         try:
             intermediates = Intermediates(seed, inside=inside) if change else contextlib.nullcontext()
-            others = _unchanged if change is None or self._apart else change
+            others = unchanged if change is None or self._apart else change
             with wide_defaults():
                 sample = self._wide(change)
                 with intermediates:
@@ -151,7 +151,7 @@ class Oracle:
     def _wide(self, change: Any) -> Call:
         """Return the wide sample. A change needs floating-point inputs: if there are none, integers become such."""
         if change is None or not self._has_integers_only:
-            return self._sample.wide(change or _unchanged)
+            return self._sample.wide(change or unchanged)
         arguments = mapped(self._sample.arguments, _as_float)
         return self._sample.with_arguments(arguments).wide(change)
 
@@ -207,10 +207,6 @@ def _is_narrow(leaf: Any) -> bool:
 
 def _as_float(leaf: Any) -> Any:
     return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf
-
-
-def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def _largest_changes(probes: list[list[list[Any]]], position: int, exact: torch.Tensor) -> torch.Tensor | None:
