@@ -110,7 +110,7 @@ def _expanded_from_one(cotangent: torch.Tensor) -> torch.Tensor:
 # --- second derivatives, forward mode, vmap ---------------------------------------------------------------------------
 
 
-def check_further(cell: Cell, sample: Call, seed: int) -> None:
+def check_further(cell: Cell, sample: Call) -> None:
     """Compare second derivatives, tangents and batched results with the host's."""
     if sample.tensors and sample.tensors[0].dtype not in _PRECISE:
         return
@@ -127,12 +127,12 @@ def check_further(cell: Cell, sample: Call, seed: int) -> None:
     }
     for name, (supported, compute) in kinds.items():
         if supported:
-            _compare(loose, sample, name, compute, seed)
+            _compare(loose, sample, name, compute)
     if cell.info.supports_forward_ad:
-        _check_single_tangents(loose, sample, seed)
+        _check_single_tangents(loose, sample)
 
 
-def _check_single_tangents(cell: Cell, sample: Call, seed: int) -> None:
+def _check_single_tangents(cell: Cell, sample: Call) -> None:
     """Compare tangents where one input alone has one.
 
     A formula for all tangents may add up to the right sum where one of them is wrong. Computed in Python, a missing
@@ -145,7 +145,7 @@ def _check_single_tangents(cell: Cell, sample: Call, seed: int) -> None:
         return
     for number, tensor in enumerate(trained):
         alone = _only(sample, [tensor]).named(change=f"tangent of input {number} alone")
-        _compare(cell, alone, "forward_mode", _tangents, seed)
+        _compare(cell, alone, "forward_mode", _tangents)
 
 
 def _choose_alike(cell: Cell, sample: Call) -> bool:
@@ -157,14 +157,14 @@ def _choose_alike(cell: Cell, sample: Call) -> bool:
     return choices.agree(cell.info, sample, processed(sample, found), processed(sample, wanted))
 
 
-def _compare(cell: Cell, sample: Call, name: str, compute: Callable[..., list[Any]], seed: int) -> None:
-    given = sample.named(form=name.replace("_", " "), backward=Pass(of=name), seed=seed)
+def _compare(cell: Cell, sample: Call, name: str, compute: Callable[..., list[Any]]) -> None:
+    given = sample.named(form=name.replace("_", " "), backward=Pass(of=name), seed=cell.seed)
     try:
-        expected = compute(cell.info, call, sample.on(HOST), seed)
+        expected = compute(cell.info, call, sample.on(HOST), cell.seed)
     except Exception:
         return
     try:
-        actual = compute(cell.info, execution.execute, cell.on(given), seed)
+        actual = compute(cell.info, execution.execute, cell.on(given), cell.seed)
     except Exception as error:
         cell.check.metric(name, f"not supported: {type(error).__name__}")
         return
@@ -173,7 +173,7 @@ def _compare(cell: Cell, sample: Call, name: str, compute: Callable[..., list[An
     # Each operator of a formula rounds its result, and terms of second derivatives cancel: x + s for log_ndtr.
     composed = name == "second_order"
     oracle = Oracle(
-        lambda wide, _: compute(cell.info, call, wide, seed), sample, scales=scales, rounds_between=composed
+        lambda wide, _: compute(cell.info, call, wide, cell.seed), sample, scales=scales, rounds_between=composed
     )
     n = cell.judge.length(sample, expected)
     if composed and op_class(cell.info) is OpClass.ITERATIVE:

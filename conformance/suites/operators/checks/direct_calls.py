@@ -42,7 +42,7 @@ def direct_calls(cell: Cell) -> None:
         return
     loose = cell.of_class(OpClass.CONTRACTION)
     numbers: dict[Any, int] = {}
-    found = kernels.calls(cell, cell.samples, cell.seed, kernels.computes_values, _kinds)
+    found = kernels.calls(cell, cell.samples, kernels.computes_values, _kinds)
     for order, (function, sample) in enumerate(found):
         numbers[function] = numbers.get(function, 0) + 1
         if numbers[function] > _CALLS:

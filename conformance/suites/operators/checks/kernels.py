@@ -42,13 +42,13 @@ _SPREAD = 1000
 _STRUCTURED = "CompositeExplicitAutogradNonFunctional"
 
 
-def check(cell: Cell, samples: list[Call], dtype: torch.dtype, seed: int) -> None:
+def check(cell: Cell, samples: list[Call]) -> None:
     """Compare the kernels behind some samples with the host's, in float32."""
-    if dtype is not torch.float32 or cell.op_class is OpClass.ITERATIVE:
+    if cell.dtype is not torch.float32 or cell.op_class is OpClass.ITERATIVE:
         return
     # A kernel of a backward is a composition, also where the forward is a function.
     loose = cell.of_class(OpClass.CONTRACTION)
-    for order, (function, sample) in enumerate(calls(cell, samples, seed, _is_of_interest, _settings)):
+    for order, (function, sample) in enumerate(calls(cell, samples, _is_of_interest, _settings)):
         check_call(loose, function, replace(sample, number=NUMBER + order, source=str(function)))
 
 
@@ -58,7 +58,6 @@ def check(cell: Cell, samples: list[Call], dtype: torch.dtype, seed: int) -> Non
 def calls(
     cell: Cell,
     samples: list[Call],
-    seed: int,
     is_of_interest: Callable[[Any], bool],
     kinds: Kinds,
 ) -> list[tuple[Any, Call]]:
@@ -71,7 +70,7 @@ def calls(
         if sample.process is not None or elements(sample) > cell.work.inference.elements:
             continue
         try:
-            PLAIN.run(cell.info, _under(found, call), _under(found, host_gradients), sample.on(HOST), seed)
+            PLAIN.run(cell.info, _under(found, call), _under(found, host_gradients), sample.on(HOST), cell.seed)
         except Exception:  # the plain results show it
             continue
     return [(function, sample) for (function, _), sample in found.largest.items()]

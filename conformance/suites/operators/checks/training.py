@@ -54,8 +54,7 @@ def check_setting(cell: Cell, sample: Call) -> None:
 @check(Mode.TRAINING)
 def kernels_behind(cell: Cell) -> None:
     """Compare the kernels behind the samples. They get the numbers that the host has drawn, and draw none."""
-    samples = [*cell.samples, *_images_with_tuples(cell)]
-    kernels.check(cell, samples, cell.dtype, cell.seed)
+    kernels.check(cell, [*cell.samples, *_images_with_tuples(cell)])
 
 
 @source(Mode.TRAINING, check_more, fixed=True)
@@ -85,14 +84,14 @@ def further_derivatives(cell: Cell) -> None:
         others += unlike(cell, [other for other in cell.fixed if other is not first])
         others += settings.with_words(cell, representative(cell.fixed, plain=True))
     for sample in (first, *others):
-        derivatives.check_further(cell, sample, cell.seed)
+        derivatives.check_further(cell, sample)
 
 
 @check(Mode.TRAINING, fixed=True)
 def special_gradients(cell: Cell) -> None:
     """Compare gradients for special values, and for operands that are equal."""
-    special_inputs.check_gradients(cell, representative(cell.fixed), cell.seed)
-    special_inputs.check_equal_operands(cell, cell.fixed, cell.dtype, cell.seed)
+    special_inputs.check_gradients(cell, representative(cell.fixed))
+    special_inputs.check_equal_operands(cell)
 
 
 @source(Mode.TRAINING, check_setting, once=True, fixed=True)
@@ -102,7 +101,7 @@ def other_settings(cell: Cell) -> Iterator[Call]:
         return
     info, samples, plainest = cell.info, cell.fixed, representative(cell.fixed, plain=True)
     for sample in unlike(cell, samples):
-        yield from settings.with_numbers(cell, sample, cell.dtype)
+        yield from settings.with_numbers(cell, sample)
     yield from _images_with_tuples(cell)
     yield from settings.with_defaults(cell, plainest)
     yield from settings.with_words(cell, plainest)

@@ -266,7 +266,7 @@ def _check_meaning(cell: Cell, wrong: Wrong, function: Any, same_numbers: Call) 
     due = attempt(call, None, same_numbers.into("", function).wide())
     ours, theirs = _tensors(found.value), _tensors(due.value)
     is_near = due.error is not None or (
-        len(ours) == len(theirs) and all(_is_near(plain(a), plain(w)) for a, w in zip(ours, theirs, strict=True))
+        len(ours) == len(theirs) and all(_is_meant(plain(a), plain(w)) for a, w in zip(ours, theirs, strict=True))
     )
     cell.judge.claim(wrong.call, is_near, "accepted, and most elements are not what the operator means")
 
@@ -275,7 +275,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
 
 
-def _is_near(actual: torch.Tensor, wanted: torch.Tensor) -> bool:
+def _is_meant(actual: torch.Tensor, wanted: torch.Tensor) -> bool:
     """Return whether at least half of the elements are right but for one unit and a tenth, as integers round."""
     if actual.shape != wanted.shape or not wanted.numel():
         return actual.shape == wanted.shape

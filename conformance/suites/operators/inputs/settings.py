@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -67,7 +67,7 @@ def compare(cell: Cell, other: Call) -> None:
 def other_numbers(cell: Cell) -> Iterator[Call]:
     """Yield samples with other numbers: all of them, one for each dimension, coordinates far away."""
     for sample in unlike(cell, cell.samples):
-        yield from with_numbers(cell, sample, cell.dtype)
+        yield from with_numbers(cell, sample)
     yield from beyond(cell.info, cell.samples)
     for sample in unlike(cell, cell.samples, most=len(cell.samples), by_dims=True):
         yield from with_tuples(cell, sample)
@@ -79,7 +79,7 @@ def other_defaults(cell: Cell) -> Iterator[Call]:
     of_kinds = unlike(cell, cell.samples)
     for sample in {id(sample): sample for sample in (representative(cell.fixed, plain=True), *of_kinds)}.values():
         yield from with_defaults(cell, sample)
-        yield from with_dtype(cell, sample, cell.check.dtypes)
+        yield from with_dtype(cell, sample)
         yield from with_unequal_sizes(cell, sample)
     for sample in of_kinds:
         yield from with_rows(cell, sample)
@@ -104,20 +104,20 @@ def other_words(cell: Cell) -> Iterator[Call]:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def with_numbers(cell: Cell, sample: Call, dtype: torch.dtype) -> Iterator[Call]:
+def with_numbers(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with all numbers changed, or with each one where the host refuses that."""
     places = [place for place, leaf in enumerate(_plain(sample)) if _is_number(leaf)]
     places = [place for place in places if _takes_any_number(cell.info, sample, place)]
     if not places:
         return
     together = _replaced(
-        sample, {place: _odd(_plain(sample)[place], order, dtype) for order, place in enumerate(places)}
+        sample, {place: _odd(_plain(sample)[place], order, cell.dtype) for order, place in enumerate(places)}
     )
     if computes(cell, together):
         yield _named(together, "other numbers")
         return
     for order, place in enumerate(places):
-        alone = _replaced(sample, {place: _odd(_plain(sample)[place], order, dtype)})
+        alone = _replaced(sample, {place: _odd(_plain(sample)[place], order, cell.dtype)})
         yield from _tried(cell, alone, f"another number {place}")
 
 
@@ -209,9 +209,10 @@ def with_defaults(cell: Cell, sample: Call) -> Iterator[Call]:
                 break
 
 
-def with_dtype(cell: Cell, sample: Call, declared: Collection[str] | None) -> Iterator[Call]:
+def with_dtype(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with a wider ``dtype=``, in which the operator has to compute, of those that are declared."""
     given = sample.input.dtype if isinstance(sample.input, torch.Tensor) else None
+    declared = cell.check.dtypes
     wider = None if given is None else _WIDER.get(given)
     if wider is None or (declared is not None and str(wider).removeprefix("torch.") not in declared):
         return

@@ -101,14 +101,14 @@ def tiny_numbers(cell: Cell) -> None:
 def numbers_in_python(cell: Cell) -> None:
     """Compare the number that ``item`` makes of one element, bit for bit."""
     if cell.info.name == "item" and _takes_special_values(cell):
-        _check_numbers(cell, cell.dtype)
+        _check_numbers(cell)
 
 
 @check(Mode.INFERENCE)
 def solved(cell: Cell) -> None:
     """Compare what linear algebra makes of special values."""
     if cell.op_class is OpClass.ITERATIVE and cell.dtype.is_floating_point and not _is_undefined(cell):
-        _check_solved(cell, cell.samples, cell.dtype)
+        _check_solved(cell)
 
 
 def _takes_special_values(cell: Cell) -> bool:
@@ -119,8 +119,9 @@ def _is_undefined(cell: Cell) -> bool:
     return cell.dtype.is_floating_point and facts(cell.info.name).open_for_specials
 
 
-def _check_numbers(cell: Cell, dtype: torch.dtype) -> None:
+def _check_numbers(cell: Cell) -> None:
     """Check that one element of a tensor becomes the same number in Python, bit for bit."""
+    dtype = cell.dtype
     tiny = torch.finfo(dtype).smallest_normal / 8 if cell.check.subnormals and dtype.is_floating_point else 1.0
     odd = (1.2345678, -0.0, float("nan"), torch.inf, -torch.inf, tiny)
     wide = torch.float64 if dtype.is_floating_point else dtype
@@ -133,13 +134,13 @@ def _check_numbers(cell: Cell, dtype: torch.dtype) -> None:
         cell.judge.claim(given, same, f"item() gives {found!r}")
 
 
-def _check_solved(cell: Cell, samples: list[Call], dtype: torch.dtype) -> None:
+def _check_solved(cell: Cell) -> None:
     """Compare results for NaN and infinities in the inputs of linear algebra that no iteration reads.
 
     Iterations may end the process for a matrix with NaN. An elimination ends, and an infinity has no defined pivot.
     """
     known = facts(cell.info.name)
-    for sample in unlike(cell, samples):
+    for sample in unlike(cell, cell.samples):
         places = range(cell.work.special_inputs.tensors) if cell.deep else (*known.in_products, *known.eliminated)
         tiny_inputs.check_losses(cell, sample, places)
         for number, tensor in of_values(cell, sample):
@@ -383,33 +384,33 @@ def _forward(info: Any, change: Change, position: int, number: float) -> Any:
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
-def check_gradients(cell: Cell, sample: Call, seed: int) -> None:
+def check_gradients(cell: Cell, sample: Call) -> None:
     """Compare gradients for NaN and infinities in each tensor and in the cotangents with the host's."""
     if sample.process is not None or choices.has_choice(cell.info) or cell.op_class is OpClass.ITERATIVE:
         return
     for change in _in_training(cell, sample):
-        _compare_gradients(cell, change, seed)
+        _compare_gradients(cell, change)
 
 
-def check_equal_operands(cell: Cell, samples: list[Call], dtype: torch.dtype, seed: int) -> None:
+def check_equal_operands(cell: Cell) -> None:
     """Check that gradients are finite where the host's are, for equal operands and for operands of zeros.
 
     A distance or a norm has a kink there. Which of its gradients is right is open, but NaN is none of them.
     """
-    if dtype is not torch.float32 or choices.has_choice(cell.info) or cell.op_class is OpClass.ITERATIVE:
+    if cell.dtype is not torch.float32 or choices.has_choice(cell.info) or cell.op_class is OpClass.ITERATIVE:
         return
-    for sample in samples:
+    for sample in cell.fixed:
         for changed in _with_equal_operands(cell, sample) if sample.process is None else ():
-            _check_finite(cell, changed, seed)
+            _check_finite(cell, changed)
 
 
-def _check_finite(cell: Cell, sample: Call, seed: int) -> None:
+def _check_finite(cell: Cell, sample: Call) -> None:
     try:
-        due = PLAIN.run(cell.info, call, host_gradients, sample.on(HOST), seed)[1]
+        due = PLAIN.run(cell.info, call, host_gradients, sample.on(HOST), cell.seed)[1]
     except Exception:  # such values are outside of the operator's domain
         return
-    sample = sample.named(backward=PLAIN, seed=seed)
-    found = PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(sample), seed)[1]
+    sample = sample.named(backward=PLAIN, seed=cell.seed)
+    found = PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(sample), cell.seed)[1]
     for position, (actual, wanted) in enumerate(zip(found, due, strict=True)):
         if _comparable(actual, wanted):
             lost = plain(wanted).isfinite() & ~plain(actual).isfinite()
@@ -455,21 +456,21 @@ def _in_training(cell: Cell, sample: Call) -> Iterator[Change]:
         yield Change(f"{name} in the cotangents", sample, finite, kind=given(None), of_nan=name == "NaN")
 
 
-def _compare_gradients(cell: Cell, change: Change, seed: int) -> None:
-    state = torch.Generator().manual_seed(seed).get_state()
+def _compare_gradients(cell: Cell, change: Change) -> None:
+    state = torch.Generator().manual_seed(cell.seed).get_state()
     try:
-        expected, due = change.kind.run(cell.info, call, host_gradients, change.sample.on(HOST), seed)
+        expected, due = change.kind.run(cell.info, call, host_gradients, change.sample.on(HOST), cell.seed)
     except Exception:  # such values are outside of the operator's domain
         return
     if not torch.equal(state, torch.get_rng_state()):
         return
-    given = change.call.named(backward=change.kind, seed=seed)
-    _, found = change.kind.run(cell.info, execution.execute, execution.gradients, cell.on(given), seed)
+    given = change.call.named(backward=change.kind, seed=cell.seed)
+    _, found = change.kind.run(cell.info, execution.execute, execution.gradients, cell.on(given), cell.seed)
     n = cell.judge.length(change.sample, expected)
     for position, (actual, wanted) in enumerate(zip(found, due, strict=True)):
         if _comparable(actual, wanted):
             ours, theirs = plain(actual), plain(wanted)
-            with_number = functools.partial(_gradient, cell.info, change, position, seed)
+            with_number = functools.partial(_gradient, cell.info, change, position, cell.seed)
             ours = _with_losses_alone(ours, theirs, with_number, of_nan=change.of_nan)
             # Float64 may have no special value there, where float32 overflows between its steps.
             cell.judge.tensor(given, ours, theirs, lambda: None, n, part=f"gradient of input {position}")

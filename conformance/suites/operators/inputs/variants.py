@@ -235,10 +235,10 @@ def _are_same_tensors(left: Any, right: Any) -> bool:
 def _are_alike(out: Any, value: Any) -> bool:
     """Return whether the outputs hold the plain call's result, apart from roundings."""
     pairs = zip(leaves(out), leaves(value), strict=True)
-    return all(leaf.shape == usual.shape and _is_near(leaf, usual) for leaf, usual in pairs)
+    return all(leaf.shape == usual.shape and _is_equal_but_for_rounding(leaf, usual) for leaf, usual in pairs)
 
 
-def _is_near(leaf: torch.Tensor, usual: torch.Tensor) -> bool:
+def _is_equal_but_for_rounding(leaf: torch.Tensor, usual: torch.Tensor) -> bool:
     """Return whether two results of the CPU differ by roundings alone; most have equal bits, which takes no time."""
     if same_bits(plain(leaf), plain(usual)):
         return True
