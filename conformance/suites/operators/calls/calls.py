@@ -146,6 +146,11 @@ class Call:
         """Return all tensors among the arguments, in order."""
         return tensors(self.arguments)
 
+    @property
+    def elements(self) -> int:
+        """Return how many elements the tensors have together."""
+        return sum(tensor.numel() for tensor in self.tensors)
+
     def found_out(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """Return what ``find`` has returned for these arguments, and call it the first time.
 

@@ -98,7 +98,7 @@ def _prefix(generated: Iterable[Any], extent: Extent) -> list[Call]:
             continue
         samples.append(Call.of(number, sample))
         filled = filled or _is_filled(samples[-1])
-        scanned += elements(samples[-1])
+        scanned += samples[-1].elements
         if scanned > extent.scanned:
             break
     return samples
@@ -120,8 +120,8 @@ def _chosen(samples: list[Call], count: int) -> list[Call]:
 
 def _small(samples: list[Call], extent: Extent) -> list[Call]:
     """Return the samples that are not too large, or the smallest one if all are."""
-    small = [sample for sample in samples if elements(sample) <= extent.elements]
-    return small or sorted(samples, key=elements)[:1]
+    small = [sample for sample in samples if sample.elements <= extent.elements]
+    return small or sorted(samples, key=lambda sample: sample.elements)[:1]
 
 
 def _spread(samples: list[Call], count: int) -> list[Call]:
@@ -137,13 +137,8 @@ def _within_budget(samples: list[Call], extent: Extent) -> list[Call]:
     kept: list[Call] = []
     spent = 0
     for sample in samples:
-        spent += elements(sample)
+        spent += sample.elements
         if kept and spent > extent.cell_elements:
             break
         kept.append(sample)
     return kept
-
-
-def elements(sample: Call) -> int:
-    """Return how many elements the sample's tensors have together."""
-    return sum(tensor.numel() for tensor in sample.tensors)

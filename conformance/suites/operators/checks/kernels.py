@@ -23,7 +23,6 @@ from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, host_gradients, settled
 from conformance.suites.operators.calls.facts import facts, kernel_facts
 from conformance.suites.operators.calls.passes import PLAIN
-from conformance.suites.operators.calls.sampling import elements
 from conformance.suites.operators.inputs import arrangements, special_inputs, tiny_inputs, variants
 from conformance.suites.operators.inputs.comparing import check_supported
 from conformance.suites.operators.judge.cells import Cell
@@ -67,7 +66,7 @@ def calls(
     """
     found = _Calls(is_of_interest, kinds, cell.work.inference.elements)
     for sample in samples:
-        if sample.process is not None or elements(sample) > cell.work.inference.elements:
+        if sample.process is not None or sample.elements > cell.work.inference.elements:
             continue
         try:
             PLAIN.run(cell.info, _under(found, call), _under(found, host_gradients), sample.on(HOST), cell.seed)
@@ -99,7 +98,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has n
             given = Call(0, args[0], tuple(args[1:]), kwargs)
             key = func, self._kinds(args)
             known = self.largest.get(key)
-            if known is None or elements(known) < elements(given) <= self._most:
+            if known is None or known.elements < given.elements <= self._most:
                 self.largest[key] = given.with_arguments(mapped(given.arguments, _copied))
         return func(*args, **kwargs)
 

@@ -10,7 +10,6 @@ import torch
 
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import leaves
-from conformance.suites.operators.calls import sampling
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.calls.facts import facts
@@ -35,7 +34,7 @@ def representative(samples: Sequence[Call], *, plain: bool = False) -> Call:
     ]
     filled = [sample for sample in several if all(tensor.numel() for tensor in sample.tensors)] or several
     if not filled:
-        return max(samples, key=lambda sample: sum(tensor.numel() for tensor in sample.tensors))
+        return max(samples, key=lambda sample: sample.elements)
 
     def breadth(sample: Call) -> tuple[int, int]:
         arguments = len(sample.args) + len(sample.kwargs)
@@ -67,7 +66,7 @@ def unlike(
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
             found.setdefault((dims, *_kinds(sample)), sample)
     chosen = list(found.values())[:most]
-    known = {_kinds(sample) for sample in found.values() if sampling.elements(sample) > 1}
+    known = {_kinds(sample) for sample in found.values() if sample.elements > 1}
     numbers = _with_a_number(cell.info, chosen[0], known) if chosen else None
     scalars = facts(cell.info.name).scalar
     if chosen and scalars and chosen[0].tensors[0].is_floating_point():
@@ -79,7 +78,7 @@ def unlike(
 def _by_use(sample: Call) -> tuple[bool, int]:
     """Return whether no number is 0.0, a factor for which nothing shows, and how many elements there are."""
     numbers = [leaf for leaf in leaves([sample.args, sample.kwargs]) if type(leaf) is float]
-    return 0.0 not in numbers, sampling.elements(sample)
+    return 0.0 not in numbers, sample.elements
 
 
 def _with_a_number(info: Any, sample: Call, known: set[tuple[Any, ...]]) -> Call | None:

@@ -228,7 +228,7 @@ def _moves(info: Any, sample: Call) -> bool:
     # A long product may be zero without having moved anything.
     has_moved = any(bool((leaf != 0).any()) for leaf in made)
     is_made_of_them = has_moved and all(bool(torch.isin(leaf, known).all()) for leaf in made)
-    return sampling.elements(sample) > _EVERY and is_made_of_them
+    return sample.elements > _EVERY and is_made_of_them
 
 
 # --- integers ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves
-from conformance.suites.operators.calls import execution, sampling
+from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call, perform
 from conformance.suites.operators.judge.aspects import Aspect
@@ -36,7 +36,7 @@ def check(cell: Cell, samples: list[Call]) -> None:
     """Compare results for subnormal numbers and negative zeros with the host's."""
     if not samples:
         return
-    if all(_selects(cell.info, sample) for sample in samples) and sampling.elements(samples[0]) > _FEW:
+    if all(_selects(cell.info, sample) for sample in samples) and samples[0].elements > _FEW:
         for sample in samples:
             for changed in _with_tiny(sample, subnormals=cell.check.subnormals):
                 _compare_bits(cell, changed)
