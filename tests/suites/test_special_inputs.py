@@ -96,6 +96,28 @@ def test_a_lost_special_value_is_wrong(
         run(f"operators.{cell}")
 
 
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_an_extremum_at_a_later_nan_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several maximal values, the first one's index is returned, and NaN is maximal (torch.max)."""
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        dim = sample.args[0] if sample.args else sample.kwargs.get("dim")
+        if not isinstance(result, tuple) or not isinstance(dim, int) or not sample.input.dim():
+            return result
+        values, index = result
+        nan, keeps = sample.input.isnan(), values.dim() == sample.input.dim()
+        last = sample.input.shape[dim] - 1 - nan.flip(dim).int().argmax(dim, keepdim=keeps)
+        return type(result)((values, torch.where(nan.any(dim, keepdim=keeps), last, index)))
+
+    cell = f"operators.{name}.reduction_with_dim[float32-inference]"
+    run(cell)
+    monkeypatch.setattr(execution, "execute", execute)
+
+    with pytest.raises(AssertionError, match="NaN in input 0, output 1"):
+        run(cell)
+
+
 def test_a_comparison_with_zero_that_loses_subnormal_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for a tensor and a number are others than those for two tensors."""
 
