@@ -17,9 +17,9 @@ import torch
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls import repeated_writes
-from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_a, op_class
-from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.calls.factors import with_positive_diagonal
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.work import LargeWork
@@ -274,14 +274,11 @@ def _measured(info: Any, sample: Call, growth: Growth) -> tuple[float, float] | 
 
 def _elements(info: Any, sample: Call) -> tuple[int, int, int] | None:
     """Return the elements of the largest input and output, and the number of outputs; None if the host refuses."""
-    state = torch.get_rng_state()
-    try:
-        result = call(info.op, sample.on(HOST))
-    except Exception:  # this dimension cannot grow, for example because an argument repeats its size
+    result = host_call(info.op, sample)
+    # An argument may repeat the size of this dimension. Drawn numbers cannot be compared one by one.
+    if result.error is not None or result.draws:
         return None
-    if not torch.equal(state, torch.get_rng_state()):
-        return None  # drawn numbers cannot be compared one by one
-    made = tensors(leaves(result))
+    made = tensors(leaves(result.value))
     return _size(sample), max((leaf.numel() for leaf in made), default=0), len(made)
 
 

@@ -17,9 +17,9 @@ import torch
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.trees import leaves, mapped
 from conformance.suites.operators.calls import execution
-from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_elementwise, is_factorisation
-from conformance.suites.operators.calls.execution import attempt, call, host_call
+from conformance.suites.operators.calls.execution import attempt, host_call
 from conformance.suites.operators.calls.facts import argument_facts, facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import of_forward
@@ -155,14 +155,9 @@ def _takes_any_number(info: Any, sample: Call, place: int) -> bool:
     value = _plain(sample)[place]
     if type(value) is float:
         return True
-    try:
-        call(info.op, _replaced(sample, {place: value + 0.5}).on(HOST))
-    except RuntimeError as refusal:
-        # Integer tensors take no such number, but they take others.
-        return "floating" in str(refusal)
-    except Exception:  # most often a TypeError: this is no number
-        return False
-    return True
+    refusal = host_call(info.op, _replaced(sample, {place: value + 0.5})).error
+    # Integer tensors take no such number, but they take others. A TypeError says most often that this is no number.
+    return refusal is None or (isinstance(refusal, RuntimeError) and "floating" in str(refusal))
 
 
 def _odd(value: float, order: int, dtype: torch.dtype) -> float:
