@@ -24,6 +24,10 @@ def test_every_fact_is_about_an_operator_of_the_database() -> None:
     assert set(facts.operators()) - OF_OTHER_SERIES - names == set()
 
 
+def test_signs_of_zeros_have_a_standard() -> None:
+    assert {facts.facts(name).signed_zeros for name in facts.operators()} == {"", "IEEE 754", "C17"}
+
+
 def test_every_kernel_with_facts_exists() -> None:
     schemas = torch._C._jit_get_all_schemas()
     names = {schema.name.partition("::")[2] for schema in schemas if schema.name.startswith("aten::")}
