@@ -15,7 +15,7 @@ constexpr size_t kPoisonedWhole = 1 << 20;         // larger blocks are poisoned
 constexpr size_t kPoisonStride = 4096;
 constexpr size_t kPoisonedPlaces = 1 << 14;        // each place is a page fault: filling the device would take seconds
 constexpr size_t kManyRecords = 48;
-constexpr int64_t kMostCached = 96 << 20;          // bytes of a device; they are memory of the host, which workers share
+constexpr int64_t kMostCached = 320 << 20;         // bytes of a device; they are memory of the host, which workers share
 
 size_t round_up(size_t bytes) { return std::max<size_t>(1, (bytes + kGranularity - 1) / kGranularity) * kGranularity; }
 

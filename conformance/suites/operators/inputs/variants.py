@@ -396,7 +396,7 @@ def arrangements_of_some(cell: Cell) -> Iterator[Call]:
 
 
 @source(Mode.INFERENCE, out_variants, stage=Stage.FORMS, fixed=True)
-def outputs_of_some(cell: Cell) -> Iterator[Call]:
+def given_outputs(cell: Cell) -> Iterator[Call]:
     """Yield the same samples for the form with outputs."""
     if cell.info.supports_out:
         yield from _chosen(cell)
