@@ -84,8 +84,9 @@ def floats(cell: Cell, sample: Call) -> Iterator[Change]:
     for number, tensor in of_values(cell, sample):
         name = f"in input {number}"
         if moves:
-            for values in _all_kinds(tensor, subnormals=cell.check.subnormals):
-                yield Change(f"special values {name}", replaced(sample, tensor, values), moves=True, in_forms=True)
+            for turn, values in enumerate(_all_kinds(tensor, subnormals=cell.check.subnormals)):
+                title = f"special values {name}{f', turn {turn}' if turn else ''}"
+                yield Change(title, replaced(sample, tensor, values), moves=True, in_forms=True)
             continue
         yield from not_finite(sample, number, tensor, kinds_of(cell))
         yield _nothing_else(sample, number, tensor)

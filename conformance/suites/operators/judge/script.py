@@ -361,8 +361,8 @@ def shared(result, inputs):
 _COMPARED = (
     _HELPERS
     + """def size(tensor):
-    numbers = tensor.detach().abs().double() if tensor.numel() else torch.zeros(1)
-    return float(numbers.nan_to_num(0, 0, 0).max())
+    numbers = tensor.detach().to(torch.complex128).abs().nan_to_num(0, 0, 0)
+    return float(numbers.max()) if numbers.numel() else 0.0
 
 
 def differs(due, got):
