@@ -127,16 +127,26 @@ def _same(left: Any, right: Any) -> bool:
     return all(same_bits(plain(a), plain(b)) for a, b in zip(tensors(left), tensors(right), strict=True))
 
 
-def repeats(left: Any, right: Any) -> bool:
+def repeats(left: Any, right: Any, *, of_one_backward: bool = False) -> bool:
     """Return whether two results come from the same random numbers.
 
-    Sums and products behind the draw may round otherwise in each call: PyTorch does not promise their order.
+    Sums and products behind the draw may round otherwise in each call: PyTorch does not promise their order. With
+    ``of_one_backward``, a small gradient may be what is left of terms as large as the other results.
     """
-    pairs = zip(tensors(left), tensors(right), strict=True)
-    return all(_equal_but_for_rounding(plain(a), plain(b)) for a, b in pairs)
+    pairs = [(plain(a), plain(b)) for a, b in zip(tensors(left), tensors(right), strict=True)]
+    largest = max((_largest(first) for first, _ in pairs), default=0.0) if of_one_backward else 0.0
+    return all(_equal_but_for_rounding(first, second, largest) for first, second in pairs)
 
 
-def _equal_but_for_rounding(left: torch.Tensor, right: torch.Tensor) -> bool:
+def _largest(tensor: torch.Tensor) -> float:
+    """Return the largest finite absolute value of real or complex numbers; 0 for integers."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return 0.0
+    finite = tensor[tensor.isfinite()]
+    return float(widen(finite).abs().max()) if finite.numel() else 0.0
+
+
+def _equal_but_for_rounding(left: torch.Tensor, right: torch.Tensor, largest: float) -> bool:
     if same_bits(left, right):
         return True
     if (left.dtype, left.shape) != (right.dtype, right.shape) or not (left.is_floating_point() or left.is_complex()):
@@ -145,7 +155,7 @@ def _equal_but_for_rounding(left: torch.Tensor, right: torch.Tensor) -> bool:
     if not torch.equal(finite, right.isfinite()) or not bool(finite.any()):
         return False
     wide, other = widen(left)[finite], widen(right)[finite]
-    allowed = _ROUNDING * torch.finfo(left.dtype).eps * wide.abs().max()
+    allowed = _ROUNDING * torch.finfo(left.dtype).eps * max(largest, float(wide.abs().max()))
     return bool((wide - other).abs().max() <= allowed)
 
 
