@@ -162,7 +162,8 @@ OPTIONS: Final = (
         help="Run only the cases with this id (repeat); * matches any text. A failure prints its case's id.",
         docs=(
             "only these cases; repeat the option for several. `*` matches any text. Every other character, including a "
-            "bracket, matches only itself"
+            "bracket, matches only itself. Behind the full id of an operator's case, fields in braces "
+            "[select single calls](#one-call-of-an-operator)"
         ),
         field="cases",
         repeats=True,
