@@ -238,6 +238,8 @@ class CaseRunner:
         verdict = judge(case, self.subject.declaration, observation, self.options.strictness)
         if verdict.outcome is Outcome.FAIL and checker.on_failure is not None:
             checker.metrics.update(checker.on_failure())
+        # They hold tensors, and the checker lives as long as the item.
+        checker.failed = checker.on_failure = None
         metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
         # Before the waivers: a waiver for the case's own failure must not excuse an unusable device.
         verdict = self._after_health_check(case, replace(verdict, metrics=metrics), checker.context_ended_by)

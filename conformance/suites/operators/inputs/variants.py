@@ -390,16 +390,15 @@ def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
 
 
 @source(Mode.INFERENCE, rearranged, stage=Stage.FORMS, fixed=True)
-def arrangements_of_some(cell: Cell) -> Iterator[Call]:
-    """Yield one sample, and in one dtype others, whose inputs are laid out in memory in every way."""
-    yield from _chosen(cell)
+def arrangements_of_some(cell: Cell) -> list[Call]:
+    """Return one sample, and in one dtype others, whose inputs are laid out in memory in every way."""
+    return _chosen(cell)
 
 
 @source(Mode.INFERENCE, out_variants, stage=Stage.FORMS, fixed=True)
-def given_outputs(cell: Cell) -> Iterator[Call]:
-    """Yield the same samples for the form with outputs."""
-    if cell.info.supports_out:
-        yield from _chosen(cell)
+def given_outputs(cell: Cell) -> list[Call]:
+    """Return the same samples for the form with outputs."""
+    return _chosen(cell) if cell.info.supports_out else []
 
 
 @source(Mode.INFERENCE, in_place, stage=Stage.FORMS, fixed=True)
@@ -410,12 +409,17 @@ def in_place_of_some(cell: Cell) -> Iterator[Call]:
 
 
 @source(Mode.INFERENCE, in_place_rearranged, stage=Stage.FORMS, fixed=True, once=True)
-def in_place_rearranged_of_some(cell: Cell) -> Iterator[Call]:
-    """Yield the same samples for the in-place form of other arrangements."""
-    yield from _chosen(cell)
+def in_place_rearranged_of_some(cell: Cell) -> list[Call]:
+    """Return the same samples for the in-place form of other arrangements."""
+    return _chosen(cell)
 
 
-def _chosen(cell: Cell) -> Iterator[Call]:
+def _chosen(cell: Cell) -> list[Call]:
+    """Return the samples of these families, chosen once in a cell: each keeps what the host has computed for it."""
+    return cell.kept("variants", lambda: list(_choose(cell)))
+
+
+def _choose(cell: Cell) -> Iterator[Call]:
     """Yield one sample; in one dtype also those with other kinds of arguments, and one without dimensions.
 
     Those may reach other kernels.
