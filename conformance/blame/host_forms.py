@@ -1,0 +1,99 @@
+"""What a device's kernel computes, written with kernels that the host has: fused attention and recurrent cells."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .recording import base_name, bound
+
+#: Kernels that compute attention at once; each kind of device has others.
+_ATTENTION = re.compile(r"_scaled_dot_product_\w*attention\w*")
+
+
+@contextlib.contextmanager
+def _without_modes() -> Iterator[None]:
+    with torch.utils._python_dispatch._disable_current_modes():
+        yield
+
+
+def on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = True) -> Any:
+    """Make a call on the host; None stands for an output that the host's form has not.
+
+    A kernel that the host lacks is computed by others. Raises NotImplementedError where there are none. Without
+    ``own``, a kernel that computes attention is always computed by others: by products and a softmax.
+    """
+    is_attention = _ATTENTION.fullmatch(base_name(func)) is not None
+    if own or not is_attention:
+        try:
+            return func(*args, **kwargs)
+        except NotImplementedError:
+            pass
+    if is_attention:
+        names = bound(func, args, kwargs)
+        return _attention_backward(names) if "grad_out" in names else _attention(names)
+    if (cell := _CELLS.get(base_name(func))) is not None:
+        return cell(bound(func, args, kwargs))
+    found = func.decompose(*args, **kwargs)
+    if found is NotImplemented:
+        raise NotImplementedError(f"{func} has no kernel on the host")
+    return found
+
+
+def _attention(names: dict[str, Any]) -> tuple[Any, ...]:
+    return (_attended(names["query"], names["key"], names["value"], names),)
+
+
+def _attention_backward(names: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the gradients of query, key and value, and of the bias if there is one."""
+    with torch.enable_grad(), _without_modes():
+        inputs = [names[name].detach().requires_grad_() for name in ("query", "key", "value")]
+        query, key, value = inputs
+        result = _attended(query, key, value, names)
+        return torch.autograd.grad(result, inputs, names["grad_out"])
+
+
+def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, names: dict[str, Any]) -> torch.Tensor:
+    mask = next((names[name] for name in ("attn_mask", "attn_bias") if names.get(name) is not None), None)
+    math: Callable[..., Any] = torch.ops.aten._scaled_dot_product_attention_math.default
+    groups = query.shape[-3] // key.shape[-3]
+    found: torch.Tensor = math(
+        query,
+        key,
+        value,
+        mask,
+        0.0,
+        bool(names.get("is_causal", False)),
+        scale=names.get("scale"),
+        **({"enable_gqa": True} if groups > 1 else {}),
+    )[0]
+    return found
+
+
+def _gates(names: dict[str, Any], bias: str, gates: str) -> torch.Tensor:
+    found: torch.Tensor = names[gates] if names[bias] is None else names[gates] + names[bias]
+    return found
+
+
+def _lstm_cell(names: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the new hidden state and the new cell state; how the kernel keeps its gates is its own affair."""
+    gates = _gates(names, "input_bias", "input_gates") + _gates(names, "hidden_bias", "hidden_gates")
+    into, keep, new, out = gates.chunk(4, 1)
+    cell = keep.sigmoid() * names["cx"] + into.sigmoid() * new.tanh()
+    return out.sigmoid() * cell.tanh(), cell
+
+
+def _gru_cell(names: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the new hidden state."""
+    of_input = _gates(names, "input_bias", "input_gates").chunk(3, 1)
+    of_state = _gates(names, "hidden_bias", "hidden_gates").chunk(3, 1)
+    reset, update = ((a + b).sigmoid() for a, b in zip(of_input[:2], of_state[:2], strict=True))
+    new = (of_input[2] + reset * of_state[2]).tanh()
+    return (new + update * (names["hx"] - new),)
+
+
+_CELLS = {"_thnn_fused_lstm_cell": _lstm_cell, "_thnn_fused_gru_cell": _gru_cell}

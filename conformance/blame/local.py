@@ -1,0 +1,323 @@
+"""Judgement of one call on its own inputs: the device's result against the host's and against float64."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from conformance.numerics.budgets import OpClass, class_of_function
+from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, plain, same_bits
+from conformance.numerics.layout import significant_strides
+from conformance.numerics.transfer import copied, widened
+from conformance.numerics.trees import leaves, tensors
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.judge.judging import reduction_length
+from conformance.suites.operators.judge.oracle import STEP, wide_defaults
+
+from .host_forms import on_host
+from .memory import fetched
+from .recording import COLLECTIVES, Step, base_name, bound, is_drawn, named, outputs_of
+
+HOST = torch.device("cpu")
+#: What a kernel raises that has no version in float64, or none on the host.
+_REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
+#: Evaluations with changed inputs that measure how far a result follows its inputs.
+_PROBES = 2
+
+
+@dataclass
+class Local:
+    """Judgement of one call.
+
+    ``ratio`` is the largest error in budgets, and infinite if a result has another shape, dtype or NaN. ``host_ratio``
+    is that of PyTorch's CPU. ``unjudged`` says why the numbers were not compared; with ``needs_constants``, a
+    replay takes the device's numbers, because the host has none. ``call`` has the inputs on the host,
+    and ``deltas`` the results of the device less the exact ones; both are kept only of a call to talk about.
+    """
+
+    step: Step
+    ratio: float = 0.0
+    host_ratio: float = 0.0
+    finding: str = ""
+    unjudged: str = ""
+    needs_constants: bool = False
+    call: Call | None = None
+    deltas: list[torch.Tensor | None] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> bool:
+        """Return whether the device's result is wrong."""
+        return bool(self.finding)
+
+
+@dataclass(frozen=True)
+class Before:
+    """Arguments of a call as the device had them, on the host."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Before:
+        """Return copies on the host; strides and shared memory are kept."""
+        return cls(*fetched((args, kwargs)))
+
+    def call(self, step: Step) -> Call:
+        """Return the call as a value, from which a script can be written."""
+        first, *others = self.args if self.args else (None,)
+        return Call(step.number, first, tuple(others), self.kwargs, function=step.function, source=step.module)
+
+
+def judge(step: Step, before: Before, after: list[torch.Tensor], inputs_after: list[torch.Tensor]) -> Local:
+    """Judge the tensors ``after`` a call, copies on the host in the order of ``outputs_of``.
+
+    ``inputs_after`` are the tensor arguments after the call: those that it does not write must be unchanged.
+    """
+    found = Local(step)
+    if reason := _why_unjudged(step):
+        found.unjudged, found.needs_constants = reason, base_name(step.function) not in named("uninitialised")
+        return found
+    try:
+        host = outputs_on_host(step.function, *copied((before.args, before.kwargs), HOST))
+    except NotImplementedError as error:
+        found.unjudged, found.needs_constants = f"no oracle: {str(error).splitlines()[0]}", True
+        return found
+    except _REFUSALS as error:
+        found.unjudged, found.needs_constants = f"the host refuses it: {str(error).splitlines()[0]}", True
+        return found
+    if step.is_view and (text := _placed_otherwise(after, host)):
+        found.finding, found.ratio = text, float("inf")
+        return found
+    oracle = _Wide(step, before)
+    n, op_class = _length(step, before, after), class_of(step.function)
+    for position, actual in enumerate(after):
+        expected = host[position] if position < len(host) else None
+        if expected is None:
+            found.deltas.append(None)
+            continue
+        _judge_output(found, position, plain(actual), plain(expected), oracle, op_class, n, before)
+    _judge_inputs(found, step, before, inputs_after)
+    return found
+
+
+def _judge_output(
+    found: Local,
+    position: int,
+    actual: torch.Tensor,
+    host: torch.Tensor,
+    oracle: _Wide,
+    op_class: OpClass,
+    n: float,
+    before: Before,
+) -> None:
+    what = "" if position == 0 else f"output {position}: "
+    if (actual.dtype, actual.shape) != (host.dtype, host.shape):
+        found.finding = f"{what}{_kind(actual)} in place of {_kind(host)}"
+        found.ratio = float("inf")
+        found.deltas.append(None)
+        return
+    exact = oracle.leaf(position)
+    found.deltas.append(_delta(actual, host, exact))
+    if exact is not None and actual.is_floating_point():
+        found.host_ratio = max(found.host_ratio, _of_host(host, exact, op_class, n))
+    compared = compare(actual, host, lambda: _quick(exact), op_class, n)
+    if not compared.right and exact is not None:
+        compared = compare(actual, host, lambda: exact, op_class, n)
+    if not compared.right and _chooses(found.step, before, actual, host):
+        return
+    ratio = compared.ratio if compared.right else max(compared.ratio, _over(compared))
+    found.ratio = max(found.ratio, ratio)
+    if not compared.right and not found.finding:
+        found.finding = f"{what}{compared}"
+
+
+def _of_host(host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) -> float:
+    """Return the host's largest error in budgets; its response is computed only where it matters."""
+    quick = host_ratio(host, replace(exact, response=lambda: None), op_class, n)
+    return quick if quick <= 1 else host_ratio(host, exact, op_class, n)
+
+
+def _quick(exact: Exact | None) -> Exact | None:
+    """Return the exact value without its response, which costs further evaluations."""
+    return None if exact is None else replace(exact, response=lambda: None)
+
+
+def _over(compared: Comparison) -> float:
+    """Return a wrong error in budgets; infinite without a budget."""
+    return compared.worst / compared.budget if compared.budget else float("inf")
+
+
+def _delta(actual: torch.Tensor, host: torch.Tensor, exact: Exact | None) -> torch.Tensor | None:
+    """Return the device's error; None for equal bits and for what has no differences."""
+    if same_bits(actual, host):
+        return None
+    if not (actual.is_floating_point() or actual.is_complex()):
+        return actual  # integers are taken whole
+    wide = exact.value if exact is not None and exact.value.shape == actual.shape else host
+    return actual.to(torch.complex128 if actual.is_complex() else torch.float64) - wide
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _why_unjudged(step: Step) -> str:
+    name = base_name(step.function)
+    if step.function.namespace in COLLECTIVES:
+        return "a collective: its inputs are on several ranks"
+    if is_drawn(step):
+        return "random numbers"
+    if name in named("open"):
+        return "its results are not unique"
+    return "uninitialised memory" if name in named("uninitialised") else ""
+
+
+def _placed_otherwise(after: list[torch.Tensor], host: list[Any]) -> str:
+    """Return in which way a view's metadata are not the host's; empty if they are."""
+    for actual, due in zip(after, host, strict=False):
+        if due is None or actual.shape != due.shape or actual.dtype != due.dtype:
+            continue  # the comparison of the numbers says so
+        if significant_strides(actual) != significant_strides(due):
+            return f"a view with the strides {tuple(actual.stride())} in place of {tuple(due.stride())}"
+    return ""
+
+
+def _judge_inputs(found: Local, step: Step, before: Before, after: list[torch.Tensor]) -> None:
+    """Find inputs that the call has changed without being asked to."""
+    if found.finding or not after:
+        return
+    for number, (old, new) in enumerate(zip(unwritten(step.function, before.args, before.kwargs), after, strict=True)):
+        if not same_bits(plain(old), plain(new)):
+            found.finding, found.ratio = f"it has changed its input {number}", float("inf")
+            return
+
+
+def unwritten(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensor arguments that a call may not write, and that share no memory with one that it writes."""
+    written = {t.untyped_storage()._cdata for t in outputs_of(func, args, kwargs, None) if _is_strided(t)}
+    return [t for t in tensors((args, kwargs)) if _is_strided(t) and t.untyped_storage()._cdata not in written]
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def outputs_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = True) -> list[Any]:
+    """Make a call on the host, and return its outputs in the order of ``outputs_of``; None for one it has not."""
+    result = on_host(func, args, kwargs, own=own)
+    return [
+        *outputs_of(func, args, kwargs, None),
+        *(
+            leaf
+            for leaf in leaves(result)
+            if (isinstance(leaf, torch.Tensor) and not _is_written(func, args, kwargs, leaf))
+        ),
+    ]
+
+
+def _is_written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: torch.Tensor) -> bool:
+    return any(leaf is tensor for tensor in outputs_of(func, args, kwargs, None))
+
+
+class _Wide:
+    """Float64 values of the outputs of a call, computed on first use, and their response to changes of the inputs."""
+
+    def __init__(self, step: Step, before: Before) -> None:
+        self._step, self._before = step, before
+
+    def leaf(self, position: int) -> Exact | None:
+        """Return the exact value of one output; None if there is no version in float64."""
+        value = self._value(self._values, position)
+        return None if value is None else Exact(value, lambda: self._response(position))
+
+    @functools.cached_property
+    def _values(self) -> list[Any]:
+        return evaluate_wide(self._step, self._before)
+
+    @functools.cached_property
+    def _changed(self) -> list[list[Any]]:
+        generator = torch.Generator().manual_seed(0)
+
+        def nudge(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor * (1 + STEP * (2 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 1))
+
+        return [evaluate_wide(self._step, self._before, nudge) for _ in range(_PROBES)]
+
+    def _response(self, position: int) -> torch.Tensor | None:
+        value = self._value(self._values, position)
+        changes = [
+            ((changed - value).abs() / STEP).nan_to_num(0, 0, 0)
+            for run in self._changed
+            if (changed := self._value(run, position)) is not None and value is not None
+        ]
+        return torch.stack(changes).amax(0) if changes else None
+
+    @staticmethod
+    def _value(values: list[Any], position: int) -> torch.Tensor | None:
+        value = values[position] if position < len(values) else None
+        if value is None or not (value.is_floating_point() or value.is_complex()):
+            return None
+        found: torch.Tensor = value.to(torch.complex128 if value.is_complex() else torch.float64)
+        return found
+
+
+def evaluate_wide(
+    step: Step, before: Before, change: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+) -> list[Any]:
+    """Return the outputs of a call in float64; an empty list if it has no such version."""
+    try:
+        with wide_defaults():
+            found = outputs_on_host(step.function, *widened((before.args, before.kwargs), change), own=False)
+        return [None if leaf is None else plain(leaf) for leaf in found]
+    except _REFUSALS:
+        return []
+
+
+def _length(step: Step, before: Before, after: list[torch.Tensor]) -> float:
+    if torch.Tag.pointwise in step.function.tags or base_name(step.function).startswith("_foreach_"):
+        return 1.0
+    return reduction_length(before.call(step), after)
+
+
+def class_of(function: Any) -> OpClass:
+    """Return the error-budget class of one of PyTorch's kernels."""
+    name = base_name(function)
+    for op_class in (OpClass.REDUCTION, OpClass.ELEMENTWISE, OpClass.ITERATIVE):
+        if name in named(op_class.value):
+            return op_class
+    plain_name = name.removeprefix("_foreach_").removesuffix("_")
+    if known := class_of_function(plain_name):
+        return known
+    is_pointwise = torch.Tag.pointwise in function.tags or name.startswith("_foreach_")
+    if is_pointwise and not name.endswith(("_backward", "_backward_data")):
+        return OpClass.TRANSCENDENTAL
+    return OpClass.CONTRACTION
+
+
+# --- choices ---------------------------------------------------------------------------------------------------------
+
+
+def _chooses(step: Step, before: Before, actual: torch.Tensor, host: torch.Tensor) -> bool:
+    """Return whether other positions than the host's choose equal numbers."""
+    if base_name(step.function) not in named("choices") or actual.dtype is not torch.int64:
+        return False
+    names = bound(step.function, before.args, before.kwargs)
+    source, dim = plain(names["self"]), names.get("dim", -1)
+    if not source.dim():
+        return bool((actual == 0).all())
+    if dim is None:
+        source, dim = source.reshape(-1), 0
+        actual, host = actual.reshape(1), host.reshape(1)
+    elif actual.dim() < source.dim():
+        actual, host = actual.unsqueeze(dim), host.unsqueeze(dim)
+    if actual.numel() and not (int(actual.min()) >= 0 and int(actual.max()) < source.shape[dim]):
+        return False
+    ordered = actual.sort(dim=dim).values
+    twice = ordered.diff(dim=dim) == 0
+    if base_name(step.function) in ("sort", "topk") and bool(twice.any()):
+        return False
+    return same_bits(source.gather(dim, actual), source.gather(dim, host))

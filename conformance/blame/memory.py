@@ -1,0 +1,160 @@
+"""Memory of a recorded run: each tensor is a view of a numbered memory, so that views and writes in place are kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from conformance.numerics.transfer import memory_behind
+from conformance.numerics.trees import mapped, tensors
+
+
+@dataclass(frozen=True)
+class Place:
+    """View of a memory: where the elements of one tensor lie."""
+
+    memory: int
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    is_conj: bool = False
+    is_neg: bool = False
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Tensor that has no strided memory, such as a sparse one: a copy on the host stands for it."""
+
+    tensor: torch.Tensor
+
+
+@dataclass
+class Memories:
+    """Numbers of the memories of a run, and the bytes of those that the run was given.
+
+    ``sizes`` has the bytes of every memory. ``given`` has the contents, on the host, of each memory that no recorded
+    call has made, such as that of weights and of inputs.
+    """
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    given: dict[int, torch.Tensor] = field(default_factory=dict)
+    made: set[int] = field(default_factory=set)
+    _known: dict[int, tuple[Any, int]] = field(default_factory=dict)
+
+    def place(self, tensor: torch.Tensor, *, new: bool = False) -> Place | Constant:
+        """Return the view that a tensor is. An unknown memory is ``new``, or its contents are copied now."""
+        tensor = tensor.detach()
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            return Constant(tensor.to("cpu", copy=True))
+        number = self._number(tensor, new=new)
+        return Place(
+            number,
+            tensor.dtype,
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            int(tensor.storage_offset()),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor lies in a memory that has a number."""
+        if tensor.layout is not torch.strided:
+            return False
+        known = self._known.get(tensor.untyped_storage()._cdata)
+        return known is not None and not known[0].expired()
+
+    def _number(self, tensor: torch.Tensor, *, new: bool) -> int:
+        storage = tensor.untyped_storage()
+        known = self._known.get(storage._cdata)
+        if known is not None and not known[0].expired():
+            self.sizes[known[1]] = max(self.sizes[known[1]], storage.nbytes())
+            return known[1]
+        number = len(self.sizes)
+        self.sizes[number] = storage.nbytes()
+        # A weak reference keeps the address of a freed memory from being used again, and frees the memory.
+        self._known[storage._cdata] = (StorageWeakRef(storage), number)  # type: ignore[no-untyped-call]
+        if new:
+            self.made.add(number)
+        else:
+            self.given[number] = _bytes(tensor)
+        return number
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of the whole memory behind a tensor, on the host."""
+    plain = tensor.conj() if tensor.is_conj() else tensor
+    plain = torch._neg_view(plain) if plain.is_neg() else plain
+    if not plain.untyped_storage().nbytes():
+        return torch.empty(0, dtype=torch.uint8)
+    return memory_behind(plain).to("cpu", copy=True).view(torch.uint8)
+
+
+def fetched(value: Any) -> Any:
+    """Return a deep copy of arguments on the host; strides, offsets and shared memory are kept."""
+    counts = Counter(_address(tensor) for tensor in {id(tensor): tensor for tensor in tensors(value)}.values())
+    memories: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+    copies: dict[int, torch.Tensor] = {}
+
+    def leaf(found: Any) -> Any:
+        if isinstance(found, torch.device):
+            return torch.device("cpu")
+        if not isinstance(found, torch.Tensor):
+            return found
+        if id(found) not in copies:
+            copies[id(found)] = copy(found.detach())
+        return copies[id(found)]
+
+    def copy(source: torch.Tensor) -> torch.Tensor:
+        if source.is_conj():
+            return copy(source.conj()).conj()
+        if source.is_neg():
+            return torch._neg_view(copy(torch._neg_view(source)))
+        address = _address(source)
+        if source.layout is not torch.strided or (source.is_contiguous() and counts[address] == 1):
+            return source.to("cpu", copy=True)
+        if (address, source.dtype) not in memories:
+            memories[address, source.dtype] = memory_behind(source).to("cpu", copy=True)
+        return memories[address, source.dtype].as_strided(source.shape, source.stride(), source.storage_offset())
+
+    return mapped(value, leaf)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else -id(tensor)
+
+
+class HostMemories:
+    """Memories of one replay, on the host. They come to exist at their first use."""
+
+    def __init__(self, recorded: Memories) -> None:
+        self._recorded = recorded
+        self._bytes: dict[int, torch.Tensor] = {}
+
+    def view(self, place: Place | Constant) -> torch.Tensor:
+        """Return the tensor at a place; writing to it writes to the memory."""
+        if isinstance(place, Constant):
+            return place.tensor
+        found = torch.empty(0, dtype=place.dtype)
+        found.set_(self._memory(place.memory).untyped_storage(), place.offset, place.size, place.stride)
+        found = found.conj() if place.is_conj else found
+        return torch._neg_view(found) if place.is_neg else found
+
+    def _memory(self, number: int) -> torch.Tensor:
+        found = self._bytes.get(number)
+        if found is None:
+            given, size = self._recorded.given.get(number), self._recorded.sizes[number]
+            found = torch.zeros(size, dtype=torch.uint8)
+            if given is not None:
+                found[: len(given)] = given
+            self._bytes[number] = found
+        return found
+
+    def free(self, number: int) -> None:
+        """Forget a memory that no later call uses."""
+        self._bytes.pop(number, None)

@@ -1,0 +1,274 @@
+"""Blame on the simulated device: the culprit of a planted fault, the other answers, and bad input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from conformance.accelerators.registry import resolve
+from conformance.blame.program import Program
+from conformance.blame.text import is_blamed, lines, script
+from conformance.blame.verdict import Answer, Blame, blame
+from conformance.cli.main import main
+from tests.faults.overriding import Behaviour, Call, overridden
+from tests.layers import longer
+
+from .programs import PROGRAMS, trained
+
+
+@pytest.fixture(scope="module")
+def device() -> torch.device:
+    return torch.device(resolve("sim").load().current_device_name())
+
+
+@pytest.fixture(autouse=True)
+def seed_stays() -> Iterator[None]:
+    state = torch.get_rng_state()
+    yield
+    torch.set_rng_state(state)
+
+
+def classifier(device: torch.device) -> Any:
+    """Train two layers with a normalisation and a softmax."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.SiLU(), nn.LayerNorm(8), nn.Linear(8, 4))
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(2)).to(device)
+    labels = torch.tensor([0, 1, 2, 3, 0]).to(device)
+    return trained(model, device, lambda m: F.cross_entropy(m(x), labels), steps=2)
+
+
+def answer(function: Callable[[torch.device], Any], device: torch.device, **faults: Behaviour) -> Blame:
+    named = {f"aten::{name.replace('__', '.')}": behaviour for name, behaviour in faults.items()}
+    with overridden(named, "PrivateUse1"):
+        return blame(Program(function.__name__, function), device)
+
+
+def scaled(by: float) -> Behaviour:
+    """Return a behaviour whose first result is too large."""
+
+    def behaviour(call: Call) -> Any:
+        result = call.run()
+        (result if isinstance(result, torch.Tensor) else result[0]).mul_(by)
+        return result
+
+    return behaviour
+
+
+def test_a_healthy_device_is_not_blamed(device: torch.device) -> None:
+    found = answer(classifier, device)
+
+    assert found.answer is Answer.RIGHT
+    assert not is_blamed(found)
+    assert found.judged > 80
+    assert found.worst_end is not None
+    assert found.worst_end.budgets < 1
+
+
+FAULTS = {
+    "silu__out": "aten.silu.default",
+    "native_layer_norm_backward": "aten.native_layer_norm_backward.default",
+    "native_layer_norm": "aten.native_layer_norm.default",
+    "mm__out": "aten.mm.default",
+    "_log_softmax_backward_data__out": "aten._log_softmax_backward_data.default",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_culprit_is_first(device: torch.device, fault: str) -> None:
+    found = answer(classifier, device, **{fault: scaled(1.01)})
+
+    assert found.answer is Answer.CULPRIT
+    assert found.culprits[0].name == FAULTS[fault]
+    assert found.explained is not None
+    assert found.explained > 0.9
+
+
+def test_of_two_culprits_both_are_named(device: torch.device) -> None:
+    found = answer(classifier, device, silu__out=scaled(1.0005), mm__out=scaled(1.5))
+
+    assert {culprit.name for culprit in found.culprits[:2]} == {"aten.silu.default", "aten.mm.default"}
+
+
+def test_a_fault_that_needs_a_warm_state_is_found(device: torch.device) -> None:
+    calls = iter(range(1000))
+
+    def third(call: Call) -> Any:
+        result = call.run()
+        if next(calls) % 3 == 2:
+            result.mul_(2)
+        return result
+
+    assert answer(classifier, device, silu__out=third).culprits[0].name == "aten.silu.default"
+
+
+def test_a_view_that_writes_is_found(device: torch.device) -> None:
+    def writes(call: Call) -> Any:
+        result = call.run()
+        result.mul_(3)
+        return result
+
+    assert "aten.t.default" in {one.name for one in answer(classifier, device, as_strided=writes).culprits}
+
+
+def test_an_input_that_is_changed_is_found(device: torch.device) -> None:
+    def spoils(call: Call) -> Any:
+        result = call.run()
+        call.values[0].add_(1)
+        return result
+
+    found = answer(classifier, device, silu__out=spoils)
+
+    assert found.culprits[0].name == "aten.silu.default"
+    assert "changed its input" in found.culprits[0].worst.finding
+
+
+def test_a_call_that_raises_is_named(device: torch.device) -> None:
+    def raises(call: Call) -> Any:
+        raise RuntimeError("no kernel image")
+
+    found = answer(classifier, device, silu__out=raises)
+
+    assert found.culprits[0].name == "aten.silu.default"
+    assert "no kernel image" in found.culprits[0].worst.finding
+
+
+def test_runs_that_differ_are_told_with_the_place(device: torch.device) -> None:
+    draws = iter(range(10_000))
+
+    def unsteady(call: Call) -> Any:
+        result = call.run()
+        result[0].select(-1, 0).add_(1e-6 * next(draws))
+        return result
+
+    found = answer(classifier, device, native_layer_norm=unsteady)
+
+    # A small error that is another in each run: within budget in some, beyond it in others.
+    assert found.answer in (Answer.UNSTEADY, Answer.CULPRIT)
+    assert "native_layer_norm" in (found.detail or found.culprits[0].name)
+
+
+def test_random_numbers_are_no_fault(device: torch.device) -> None:
+    def dropped(device: torch.device) -> Any:
+        model = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 4)).to(device).train()
+        return model(torch.ones(3, 6).to(device))
+
+    found = answer(dropped, device)
+
+    assert found.answer in (Answer.RANDOM, Answer.RIGHT)
+    assert not is_blamed(found)
+
+
+def test_rounding_that_is_amplified_is_told(device: torch.device) -> None:
+    def cancelling(device: torch.device) -> Any:
+        x = torch.linspace(1, 2, 40).to(device)
+        return (x.sum() * 1e6).sin()
+
+    def other_order(call: Call) -> Any:
+        # An honest sum: its terms in another order.
+        return call.run([call.values[0].flip(0), *call.values[1:]])
+
+    found = answer(cancelling, device, sum=other_order, sum__dim_IntList=other_order, sum__IntList_out=other_order)
+
+    assert not is_blamed(found), found
+
+
+def test_the_script_of_a_culprit_runs_without_this_package(device: torch.device, tmp_path: Path) -> None:
+    found = answer(classifier, device, silu__out=scaled(1.01))
+    path = tmp_path / "silu.py"
+    path.write_text(script(found.culprits[0], "cpu", ""), encoding="utf-8")
+
+    ended = subprocess.run([sys.executable, "-I", path], capture_output=True, text=True, check=True)
+
+    assert "DIFFERENT" not in ended.stdout  # the CPU is right
+    assert "conformance" not in path.read_text(encoding="utf-8")
+    assert "torch.ops.aten.silu.default" in path.read_text(encoding="utf-8")
+
+
+def test_the_text_names_the_call_its_inputs_and_its_share(device: torch.device) -> None:
+    found = answer(classifier, device, silu__out=scaled(1.01))
+
+    text = "\n".join(lines(found, "m.py:f", "sim:0", {"aten.silu.default": "s.py"}))
+
+    assert "1. aten.silu.default: " in text
+    assert "% of the end's error; 2 of its 2 calls are wrong" in text
+    assert "inputs: float32[5, 8]" in text
+    assert "in Sequential.1" in text
+    assert "python s.py" in text
+
+
+def test_looking_changes_nothing(device: torch.device) -> None:
+    program = Program("classifier", classifier)
+    undisturbed = dict(program.run(device))
+
+    blame(program, device)
+
+    for name, value in program.run(device):
+        assert torch.equal(torch.as_tensor(value).cpu(), torch.as_tensor(undisturbed[name]).cpu()), name
+
+
+@pytest.mark.parametrize("name", longer(PROGRAMS, "lstm", "unet"))
+def test_no_architecture_is_accused(device: torch.device, name: str) -> None:
+    pytest.importorskip("transformers")
+
+    found = blame(Program(name, PROGRAMS[name]), device)
+
+    assert not is_blamed(found), (found.answer, found.detail)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "model.py": "names no function",
+    "none.py:run": "there is no file none.py",
+    "model.py:other": "has no function 'other'; it has: ",
+    "model.py:nothing": "must take one argument, the device",
+    "broken.py:run": "broken.py cannot be imported: ZeroDivisionError",
+    "leaves.py:run": "leaves.py cannot be imported: SystemExit",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "model.py").write_text(
+        "import torch\ndef run(device):\n    return torch.ones(3, device=device) * 2\n"
+        "def nothing():\n    return 1\ndef raises(device):\n    raise ValueError('my own')\n"
+        "def empty(device):\n    return None\n"
+    )
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "leaves.py").write_text("import sys; sys.exit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_bad_input_is_one_sentence(files: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blame", text, "--accelerator", "cpu"]) == 4
+
+    message = capsys.readouterr().err
+    assert WRONG[text] in message
+    assert "Traceback" not in message
+
+
+def test_a_program_that_raises_is_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blame", "model.py:raises", "--accelerator", "cpu"]) == 0
+
+    assert "the program raises on both: on the device ValueError: my own" in capsys.readouterr().out
+
+
+def test_a_program_without_an_end_is_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blame", "model.py:empty", "--accelerator", "cpu"]) == 0
+
+    assert "the program returned nothing that comes from the device" in capsys.readouterr().out
+
+
+def test_an_unknown_accelerator_is_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blame", "model.py:run", "--accelerator", "siim"]) != 0
+
+    assert "siim" in capsys.readouterr().err
