@@ -28,6 +28,8 @@ def lines(found: Blame, program: str, device: str, scripts: dict[str, str]) -> I
     yield f"{program} on {device}: {found.steps:,} calls, {found.judged:,} judged on their own inputs"
     yield f"{found.answer.value}{f': {found.detail}' if found.detail else ''}"
     yield from _end(found)
+    if found.compiled and found.answer is not Answer.COMPILED:
+        yield f"{found.compiled} compiled graphs: watched call by call, without the compiler, and compared at the end"
     for number, culprit in enumerate(found.culprits[:_SHOWN], 1):
         yield from _culprit(number, culprit, scripts.get(culprit.name, ""))
     if len(found.culprits) > _SHOWN:

@@ -15,6 +15,7 @@ import torch
 from conformance.numerics.budgets import unit_roundoff
 from conformance.numerics.compare import plain, same_bits
 
+from . import compiled
 from .local import Local
 from .program import Program
 from .recording import Recorder, Step, Trace, outputs_of
@@ -89,6 +90,7 @@ class Blame:
     culprits: list[Culprit] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     explained: float | None = None
+    compiled: int = 0  # graphs that PyTorch has compiled for the program
     steps: int = 0
     judged: int = 0
     unjudged: dict[str, int] = field(default_factory=dict)
@@ -121,6 +123,8 @@ def blame(program: Program, device: torch.device, seed: int = 0) -> Blame:
     watched = clock.timed("watched", lambda: watch(program, device, seed=seed))
     if watched.error and not watched.wrong:
         return _raised(program, watched, seed, clock)
+    compiled.forget()
+    before = compiled.graphs()
     runs = [clock.timed("device", lambda: _run(program, device, seed)) for _ in range(2)]
     if not watched.wrong and _differ(watched.ends, runs[0]):
         for _ in range(_RUNS - 1):
@@ -129,6 +133,7 @@ def blame(program: Program, device: torch.device, seed: int = 0) -> Blame:
                 watched = again
                 break
     found = _weighed(watched, clock)
+    found.compiled = compiled.graphs() - before
     if found.answer is Answer.RIGHT:
         _without_culprit(found, program, device, watched, runs, seed, clock)
     found.steps, found.seconds = len(watched.trace.steps), clock.seconds | {"program": watched.seconds}
@@ -288,6 +293,14 @@ def _without_culprit(
         found.answer, found.detail = Answer.LOOKING, f"without looking, the program raises: {runs[0]}"
         return
     if _beyond(list(exact.items()), runs[0], limits) and not _beyond(list(exact.items()), watched.ends, limits):
+        if found.compiled:
+
+            def is_right() -> bool:
+                return not _beyond(list(exact.items()), _run(program, device, seed), limits)
+
+            found.answer = Answer.COMPILED
+            found.detail = clock.timed("graphs", lambda: compiled.wrong_graph(is_right))
+            return
         found.answer, found.detail = Answer.LOOKING, "the watched run is right, and the same run without looking is not"
         return
     worst = found.worst_end

@@ -165,6 +165,35 @@ def test_random_numbers_are_no_fault(device: torch.device) -> None:
     assert not is_blamed(found)
 
 
+def test_compiled_code_that_is_wrong_is_told_with_its_graph(device: torch.device) -> None:
+    def broken(graph: Any, inputs: Any) -> Any:
+        del inputs
+        is_wrong = any("silu" in str(node.target) for node in graph.graph.nodes)
+        return lambda *args: tuple(leaf * 1.5 if is_wrong else leaf for leaf in graph.forward(*args))
+
+    def compiled(device: torch.device) -> Any:
+        first = torch.compile(lambda x: x.exp() + 1, backend=broken)
+        second = torch.compile(lambda x: F.silu(x) * 2, backend=broken)
+        return second(first(torch.linspace(0, 1, 8).to(device)))
+
+    found = answer(compiled, device)
+
+    assert found.answer is Answer.COMPILED
+    assert found.detail.startswith("graph 1 of 2: 2 operators (silu, mul")
+    assert is_blamed(found)
+
+
+def test_compiled_code_that_is_right_is_told(device: torch.device) -> None:
+    def compiled(device: torch.device) -> Any:
+        return torch.compile(lambda x: F.silu(x) * 2, backend="aot_eager")(torch.linspace(0, 1, 8).to(device))
+
+    found = answer(compiled, device)
+
+    assert found.answer is Answer.RIGHT
+    assert found.compiled == 1
+    assert "1 compiled graphs: watched call by call" in "\n".join(lines(found, "", "", {}))
+
+
 def test_rounding_that_is_amplified_is_told(device: torch.device) -> None:
     def cancelling(device: torch.device) -> Any:
         x = torch.linspace(1, 2, 40).to(device)
