@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conformance.base.errors import UsageError
+
 if TYPE_CHECKING:
     from conformance.blame.verdict import Blame
 
@@ -16,9 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program",
         metavar="FILE.py:FUNCTION",
-        help="a function that gets a torch.device, runs there, and returns tensors, numbers or a module",
+        nargs="?",
+        default="",
+        help="a function that gets a torch.device, runs there, and returns tensors, numbers or a module; "
+        "with --from, the id of a failing workload (default: all of them)",
     )
-    parser.add_argument("--accelerator", metavar="NAME", required=True, help="the accelerator to run on")
+    parser.add_argument("--accelerator", metavar="NAME", default="", help="the accelerator to run on")
+    parser.add_argument(
+        "--from",
+        dest="report",
+        metavar="PATH",
+        type=Path,
+        help="a report: name the failing operators that its failing workloads call; no device is needed",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (default: 0)")
     parser.add_argument(
         "-o",
@@ -31,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer. Exit status 1 means that the device is at fault."""
+    if arguments.report:
+        return _from_report(arguments.report, arguments.program)
+    if not (arguments.program and arguments.accelerator):
+        raise UsageError("name a program and an accelerator: conformance blame FILE.py:FUNCTION --accelerator NAME")
     import torch
 
     from conformance.accelerators.registry import resolve
@@ -49,6 +65,18 @@ def run(arguments: argparse.Namespace) -> int:
     for line in lines(found, program.text, device, scripts):
         print(line)
     return 1 if is_blamed(found) else 0
+
+
+def _from_report(path: Path, case: str) -> int:
+    """Print which failing operators each failing workload of a report calls."""
+    from conformance.blame.from_report import suspects, text
+    from conformance.reports.loading import load
+    from conformance.reports.plain_text import one_line
+
+    for found in suspects(load(path), case):
+        for line in text(found):
+            print(line[: len(line) - len(line.lstrip())] + one_line(line.strip()))
+    return 1
 
 
 def _written(found: Blame, folder: Path, device: str, package: str) -> dict[str, str]:

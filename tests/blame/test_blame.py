@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from conformance.accelerators.registry import resolve
+from conformance.blame.from_report import suspects, text
 from conformance.blame.program import Program
 from conformance.blame.text import is_blamed, lines, script
 from conformance.blame.verdict import Answer, Blame, blame
 from conformance.cli.main import main
+from conformance.reports.loading import load
+from conformance.reports.model import CaseRecord, Outcome, Reason, Report
 from tests.faults.overriding import Behaviour, Call, overridden
 from tests.layers import longer
 
 from .programs import PROGRAMS, trained
+
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "runs" / "cpu.json.gz"
 
 
 @pytest.fixture(scope="module")
@@ -223,13 +229,13 @@ def test_the_script_of_a_culprit_runs_without_this_package(device: torch.device,
 def test_the_text_names_the_call_its_inputs_and_its_share(device: torch.device) -> None:
     found = answer(classifier, device, silu__out=scaled(1.01))
 
-    text = "\n".join(lines(found, "m.py:f", "sim:0", {"aten.silu.default": "s.py"}))
+    printed = "\n".join(lines(found, "m.py:f", "sim:0", {"aten.silu.default": "s.py"}))
 
-    assert "1. aten.silu.default: " in text
-    assert "% of the end's error; 2 of its 2 calls are wrong" in text
-    assert "inputs: float32[5, 8]" in text
-    assert "in Sequential.1" in text
-    assert "python s.py" in text
+    assert "1. aten.silu.default: " in printed
+    assert "% of the end's error; 2 of its 2 calls are wrong" in printed
+    assert "inputs: float32[5, 8]" in printed
+    assert "in Sequential.1" in printed
+    assert "python s.py" in printed
 
 
 def test_looking_changes_nothing(device: torch.device) -> None:
@@ -276,12 +282,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("text", WRONG)
-def test_bad_input_is_one_sentence(files: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["blame", text, "--accelerator", "cpu"]) == 4
+@pytest.mark.parametrize("program", WRONG)
+def test_bad_input_is_one_sentence(files: Path, program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blame", program, "--accelerator", "cpu"]) == 4
 
     message = capsys.readouterr().err
-    assert WRONG[text] in message
+    assert WRONG[program] in message
     assert "Traceback" not in message
 
 
@@ -301,3 +307,33 @@ def test_an_unknown_accelerator_is_told(files: Path, capsys: pytest.CaptureFixtu
     assert main(["blame", "model.py:run", "--accelerator", "siim"]) != 0
 
     assert "siim" in capsys.readouterr().err
+
+
+# --- from a report ----------------------------------------------------------------------------------------------------
+
+
+def test_a_report_names_the_failing_operators_of_a_failing_workload() -> None:
+    pytest.importorskip("transformers")
+    layer_norm = "operators.nn.functional.layer_norm[float32-training]"
+    workload = "workloads.gpt2.greedy[float32-inference]"
+    report = failing(load(PUBLISHED), {workload, layer_norm, "operators.sort[float32-inference]"})
+
+    (found,) = suspects(report)
+
+    assert found.workload.id == workload
+    assert [cell.id for cell in found.cells] == [layer_norm]
+    assert "calls nn.functional.layer_norm, of which 1 cells fail" in "\n".join(text(found))
+
+
+def test_a_report_without_a_failing_workload_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blame", "--from", str(PUBLISHED)]) == 4
+
+    assert "no workload fails in this report" in capsys.readouterr().err
+
+
+def failing(report: Report, cases: set[str]) -> Report:
+    def changed(case: CaseRecord) -> CaseRecord:
+        wrong = replace(case, outcome=Outcome.FAIL, reason=Reason.WRONG, message="0.1 in place of 0.2")
+        return wrong if case.id in cases else case
+
+    return replace(report, cases=tuple(map(changed, report.cases)))
