@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,39 +19,15 @@ from conformance.suites.operators.judge.judging import reduction_length
 from conformance.suites.operators.judge.oracle import STEP, wide_defaults
 
 from .host_forms import on_host
+from .kernels import base_name, bound, named, outputs_of
 from .memory import fetched
-from .recording import COLLECTIVES, Step, base_name, bound, is_drawn, named, outputs_of
+from .recording import Step, is_drawn
 
 HOST = torch.device("cpu")
 #: What a kernel raises that has no version in float64, or none on the host.
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 #: Evaluations with changed inputs that measure how far a result follows its inputs.
 _PROBES = 2
-
-
-@dataclass
-class Local:
-    """Judgement of one call.
-
-    ``ratio`` is the largest error in budgets, and infinite if a result has another shape, dtype or NaN. ``host_ratio``
-    is that of PyTorch's CPU. ``unjudged`` says why the numbers were not compared; with ``needs_constants``, a
-    replay takes the device's numbers, because the host has none. ``call`` has the inputs on the host,
-    and ``deltas`` the results of the device less the exact ones; both are kept only of a call to talk about.
-    """
-
-    step: Step
-    ratio: float = 0.0
-    host_ratio: float = 0.0
-    finding: str = ""
-    unjudged: str = ""
-    needs_constants: bool = False
-    call: Call | None = None
-    deltas: list[torch.Tensor | None] = field(default_factory=list)
-
-    @property
-    def wrong(self) -> bool:
-        """Return whether the device's result is wrong."""
-        return bool(self.finding)
 
 
 @dataclass(frozen=True)
@@ -70,6 +46,37 @@ class Before:
         """Return the call as a value, from which a script can be written."""
         first, *others = self.args if self.args else (None,)
         return Call(step.number, first, tuple(others), self.kwargs, function=step.function, source=step.module)
+
+
+@dataclass
+class Local:
+    """Judgement of one call.
+
+    ``ratio`` is the largest error in budgets, and infinite if a result has another shape, dtype or NaN. ``host_ratio``
+    is that of PyTorch's CPU. ``unjudged`` says why the numbers were not compared; with ``needs_constants``, a
+    replay takes the device's numbers, because the host has none. ``before`` has the inputs on
+    the host, and ``deltas`` the results of the device less the exact ones; both are kept only of a call to talk about.
+    """
+
+    step: Step
+    rank: int = 0
+    ratio: float = 0.0
+    host_ratio: float = 0.0
+    finding: str = ""
+    unjudged: str = ""
+    needs_constants: bool = False
+    before: Before | None = None
+    deltas: list[torch.Tensor | None] = field(default_factory=list)
+
+    @property
+    def call(self) -> Call | None:
+        """Return the call with its inputs on the host, if they were kept."""
+        return self.before.call(self.step) if self.before else None
+
+    @property
+    def wrong(self) -> bool:
+        """Return whether the device's result is wrong."""
+        return bool(self.finding)
 
 
 def judge(step: Step, before: Before, after: list[torch.Tensor], inputs_after: list[torch.Tensor]) -> Local:
@@ -101,6 +108,24 @@ def judge(step: Step, before: Before, after: list[torch.Tensor], inputs_after: l
             continue
         _judge_output(found, position, plain(actual), plain(expected), oracle, op_class, n, before)
     _judge_inputs(found, step, before, inputs_after)
+    return found
+
+
+def judge_collective(step: Step, after: list[torch.Tensor], exact: Sequence[torch.Tensor | None], ranks: int) -> Local:
+    """Judge what a collective has written on this rank, by what it had to write; None is not defined."""
+    found = Local(step)
+    for position, (actual, value) in enumerate(zip(after, exact, strict=False)):
+        if value is None:
+            found.deltas.append(None)
+            continue
+        wide = value.reshape(actual.shape)
+        host = wide.to(actual.dtype)
+        oracle = Exact(wide, lambda: None, rounds=True) if wide.dtype in (torch.float64, torch.complex128) else None
+        compared = compare(plain(actual), host, lambda one=oracle: one, OpClass.REDUCTION, float(ranks))  # type: ignore[misc]
+        found.deltas.append(_delta(plain(actual), host, oracle))
+        found.ratio = max(found.ratio, compared.ratio if compared.right else _over(compared))
+        if not compared.right and not found.finding:
+            found.finding = f"{'' if position == 0 else f'output {position}: '}{compared}"
     return found
 
 
@@ -167,8 +192,8 @@ def _kind(tensor: torch.Tensor) -> str:
 
 def _why_unjudged(step: Step) -> str:
     name = base_name(step.function)
-    if step.function.namespace in COLLECTIVES:
-        return "a collective: its inputs are on several ranks"
+    if step.function.namespace in ("c10d", "_c10d_functional") and name != "wait_tensor":
+        return "a message between ranks"
     if is_drawn(step):
         return "random numbers"
     if name in named("open"):
@@ -188,8 +213,8 @@ def _placed_otherwise(after: list[torch.Tensor], host: list[Any]) -> str:
 
 def _judge_inputs(found: Local, step: Step, before: Before, after: list[torch.Tensor]) -> None:
     """Find inputs that the call has changed without being asked to."""
-    if found.finding or not after:
-        return
+    if found.finding or not after or step.function.namespace != "aten":
+        return  # the schemas of other operators may not say what is written
     for number, (old, new) in enumerate(zip(unwritten(step.function, before.args, before.kwargs), after, strict=True)):
         if not same_bits(plain(old), plain(new)):
             found.finding, found.ratio = f"it has changed its input {number}", float("inf")

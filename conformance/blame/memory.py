@@ -69,6 +69,14 @@ class Memories:
         known = self._known.get(tensor.untyped_storage()._cdata)
         return known is not None and not known[0].expired()
 
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Let a memory count as a new one when it is read next, with the contents that it has then."""
+        self._known.pop(tensor.untyped_storage()._cdata, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process can use: the addresses of this one mean nothing there."""
+        return {**self.__dict__, "_known": {}}
+
     def _number(self, tensor: torch.Tensor, *, new: bool) -> int:
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)

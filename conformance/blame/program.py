@@ -82,7 +82,9 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 def _ends(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the tensors and numbers in a value with their names."""
     if isinstance(value, torch.Tensor):
-        yield name or "result", value.detach()
+        # A rank has a part of a distributed tensor.
+        local = value.to_local() if hasattr(value, "to_local") else value
+        yield name or "result", local.detach()
     elif isinstance(value, float | complex):
         yield name or "result", value
     else:

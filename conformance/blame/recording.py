@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,26 +10,30 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
-from conformance.numerics.budgets import load_table
 from conformance.numerics.trees import leaves, mapped, tensors
 
+from .collectives import Meeting, meeting
+from .collectives import given as given_to
+from .collectives import written as written_by
+from .kernels import bound, outputs_of
 from .memory import Constant, Memories, Place
 
 #: Namespaces whose calls compute nothing: marks of the profiler, and what prints.
 _SILENT = frozenset({"profiler", "debugprims"})
-#: Namespaces of collectives. Their results depend on other ranks.
-COLLECTIVES = frozenset({"c10d", "_c10d_functional", "c10d_functional"})
 
 
-@functools.cache
-def named(what: str) -> frozenset[str]:
-    """Return a list of operators.toml."""
-    return frozenset(load_table(__file__, "operators.toml")[what])
+class _Absent:
+    """Custom operator of another process that this one does not have."""
 
+    is_view, tags = False, frozenset[Any]()
 
-def base_name(function: Any) -> str:
-    """Return the name of an overload without namespace and overload: ``add`` of ``aten.add.Tensor``."""
-    return str(function.overloadpacket.__name__)
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.namespace, self.__name__, _ = name.split(".")
+        self.overloadpacket = self
+
+    def __str__(self) -> str:
+        return self._name
 
 
 @dataclass
@@ -51,9 +54,25 @@ class Step:
     results: list[Place | Constant] = field(default_factory=list)
     number_result: Any = None  # what a call returned that is no tensor, such as a number
     constants: list[torch.Tensor] | None = None
+    kept: list[torch.Tensor] | None = None  # results of a custom operator, which another process may not have
     on_device: bool = True
     is_view: bool = False
+    meeting: Any = None  # of a collective: collectives.Meeting
+    read: list[Place | Constant] = field(default_factory=list)  # what a collective reads
     error: str = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields with the function by its name, so that a process can send them to another."""
+        return {**self.__dict__, "function": str(self.function)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Find the function again."""
+        self.__dict__.update(state)
+        space, packet, overload = state["function"].split(".")
+        try:
+            self.function = getattr(getattr(getattr(torch.ops, space), packet), overload)
+        except AttributeError:
+            self.function, self.constants = _Absent(state["function"]), self.kept
 
     @property
     def name(self) -> str:
@@ -62,7 +81,7 @@ class Step:
 
     def places(self) -> Iterator[Place]:
         """Yield all places that the call reads or writes."""
-        for leaf in (*leaves((self.args, self.kwargs)), *self.results):
+        for leaf in (*leaves((self.args, self.kwargs)), *self.read, *self.results):
             if isinstance(leaf, Place):
                 yield leaf
 
@@ -110,6 +129,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         return self._recorded(func, args, kwargs, given)
 
     def _recorded(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
+        if (met := meeting(func, args, kwargs)) is not None:
+            return self._met(met, func, args, kwargs)
+        if (
+            func.namespace in ("c10d", "_c10d_functional")
+            and func is not torch.ops._c10d_functional.wait_tensor.default
+        ):
+            for tensor in given:
+                self.trace.memories.forget(tensor)  # a message may write it, at some time
+            return func(*args, **kwargs)
         memories = self.trace.memories
         on_device = any(tensor.device.type == self._type for tensor in given) or self._makes_on_device(given, kwargs)
         if not on_device and not any(memories.is_known(tensor) for tensor in given):
@@ -141,7 +169,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
             step.constants = [output.detach().to("cpu", copy=True) for output in outputs]
         return result
 
+    def _met(self, met: Meeting, func: Any, args: Any, kwargs: Any) -> Any:
+        """Make a collective, and record what it reads and writes; its other arguments belong to this process."""
+        memories = self.trace.memories
+        read = [memories.place(tensor) for tensor in given_to(func, args, kwargs)]
+        step = Step(len(self.trace.steps), func, (), {}, *self._where(), meeting=met, read=read)
+        self.trace.steps.append(step)
+
+        def run() -> Any:
+            return func(*args, **kwargs)
+
+        result = self._look(step, args, kwargs, run) if self._look else run()
+        step.results = [memories.place(tensor, new=True) for tensor in written_by(func, args, kwargs, result)]
+        return result
+
     def _place(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")  # a replay is on the host, and another process may not know the device's name
         return self.trace.memories.place(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
     def _makes_on_device(self, given: Sequence[torch.Tensor], kwargs: dict[str, Any]) -> bool:
@@ -162,35 +206,9 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
     return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
 
 
-def outputs_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
-    """Return the tensors that a call has written, in the order of its schema, and then those that it has made."""
-    written: list[torch.Tensor] = []
-    unsaid = load_table(__file__, "operators.toml")["writes"].get(base_name(func), ())
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.name not in unsaid and (argument.alias_info is None or not argument.alias_info.is_write):
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
-        written += tensors(value)
-    known = {id(tensor) for tensor in written}
-    return written + [tensor for tensor in tensors(result) if id(tensor) not in known]
-
-
 def is_drawn(step: Step) -> bool:
     """Return whether a call draws random numbers. A kernel that drops nothing, with its rate 0, draws none."""
     if torch.Tag.nondeterministic_seeded not in step.function.tags:
         return False
     rates = ("p", "dropout_p", "dropout")
     return not any(bound(step.function, step.args, step.kwargs).get(name, 1) == 0 for name in rates)
-
-
-def bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by their names, defaults included."""
-    found = {}
-    for position, argument in enumerate(func._schema.arguments):
-        if position < len(args):
-            found[argument.name] = args[position]
-        elif argument.name in kwargs:
-            found[argument.name] = kwargs[argument.name]
-        elif argument.has_default_value():
-            found[argument.name] = argument.default_value
-    return found

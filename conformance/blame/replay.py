@@ -7,7 +7,7 @@ what a perfect device of these dtypes would give, and the effect of one call's e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +18,23 @@ from conformance.numerics.compare import plain
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped
 
+from .collectives import due
+from .kernels import base_name, named
 from .local import HOST, Before, evaluate_wide, outputs_on_host
 from .memory import Constant, HostMemories, Place
-from .recording import Step, Trace, base_name, named
+from .recording import Step, Trace
 
 #: Honest devices differ by a few roundings: a replay with roundings changes each inexact result by up to so many.
 _ROUNDINGS = 2.0
 
-#: Change of the results of one call: gets the exact values (float64, or integers), and returns those to go on with.
-Change = Callable[[Step, list[Any]], list[Any]]
+#: Change of the results of one call of a rank: gets the exact values (float64, or integers), and returns those to go on
+#: with.
+Change = Callable[[int, Step, list[Any]], list[Any]]
 
 
-def as_computed(step: Step, values: list[Any]) -> list[Any]:
+def as_computed(rank: int, step: Step, values: list[Any]) -> list[Any]:
     """Return the exact values."""
-    del step
+    del rank, step
     return values
 
 
@@ -40,44 +43,43 @@ class Roundings:
     """Change each result that is not representable by up to two roundings, drawn with a seed."""
 
     seed: int
-    _generator: torch.Generator = field(init=False)
+    _generators: dict[int, torch.Generator] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._generator = torch.Generator().manual_seed(self.seed)
-
-    def __call__(self, step: Step, values: list[Any]) -> list[Any]:
-        """Return the changed values."""
-        if step.is_view:
+    def __call__(self, rank: int, step: Step, values: list[Any]) -> list[Any]:
+        """Return the changed values. Ranks that hold equal numbers go on with equal numbers after a collective."""
+        if step.is_view or step.meeting is not None:
             return values
+        generator = self._generators.setdefault(rank, torch.Generator().manual_seed(self.seed))
         terms, is_sum = _terms(step), base_name(step.function) in named("reduction")
         pairs = zip(values, step.results, strict=False)
-        return [self._changed(value, place, terms, is_sum=is_sum) for value, place in pairs]
+        return [_rounded(value, place, generator, terms, is_sum=is_sum) for value, place in pairs]
 
-    def _changed(self, value: Any, place: Place | Constant, terms: float, *, is_sum: bool) -> Any:
-        if not isinstance(value, torch.Tensor) or not isinstance(place, Place) or not _rounds(place.dtype):
-            return value
-        if value.dtype not in (torch.float64, torch.complex128):
-            return value
-        sizes = torch.rand(value.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
-        # A sum may be exact by chance, and its partial sums are not.
-        inexact = (value.to(place.dtype).to(value.dtype) != value) | is_sum
-        size = value.abs()
-        if terms > 1 and value.numel():
-            # Terms that cancel leave small sums, whose errors are those of the others.
-            size = math.sqrt(terms) * torch.maximum(size, size.nan_to_num(0, 0, 0).mean())
-        changed = value + _ROUNDINGS * unit_roundoff(place.dtype) * sizes * size
-        return torch.where(inexact & value.isfinite(), changed, value)
+
+def _rounded(value: Any, place: Place | Constant, generator: torch.Generator, terms: float, *, is_sum: bool) -> Any:
+    if not isinstance(value, torch.Tensor) or not isinstance(place, Place) or not _rounds(place.dtype):
+        return value
+    if value.dtype not in (torch.float64, torch.complex128):
+        return value
+    sizes = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
+    # A sum may be exact by chance, and its partial sums are not.
+    inexact = (value.to(place.dtype).to(value.dtype) != value) | is_sum
+    size = value.abs()
+    if terms > 1 and value.numel():
+        # Terms that cancel leave small sums, whose errors are those of the others.
+        size = math.sqrt(terms) * torch.maximum(size, size.nan_to_num(0, 0, 0).mean())
+    changed = value + _ROUNDINGS * unit_roundoff(place.dtype) * sizes * size
+    return torch.where(inexact & value.isfinite(), changed, value)
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Add the errors that the device has made in some calls, by the number of the call."""
+    """Add the errors that the device has made in some calls, by the rank and the number of the call."""
 
-    deltas: Mapping[int, list[torch.Tensor | None]]
+    deltas: Mapping[tuple[int, int], list[torch.Tensor | None]]
 
-    def __call__(self, step: Step, values: list[Any]) -> list[Any]:
+    def __call__(self, rank: int, step: Step, values: list[Any]) -> list[Any]:
         """Return the values with the errors of this call."""
-        deltas = self.deltas.get(step.number)
+        deltas = self.deltas.get((rank, step.number))
         if deltas is None:
             return values
         padded = [*deltas, *([None] * (len(values) - len(deltas)))]
@@ -107,30 +109,77 @@ def _rounds(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def replay(trace: Trace, change: Change = as_computed) -> list[torch.Tensor]:
-    """Return the ends of a run that is made again on the host: float64 tensors, or integers."""
-    for _ in (running := Replay(trace, change)):
-        pass
-    return running.ends
+def replay(traces: Sequence[Trace], change: Change = as_computed) -> list[list[torch.Tensor]]:
+    """Return the ends of the runs of all ranks, made again on the host: float64 tensors, or integers."""
+    running = [Replay(trace, change, rank) for rank, trace in enumerate(traces)]
+    waiting: dict[int, tuple[Step, list[torch.Tensor]]] = {}
+    open_ = {rank: iter(one.steps()) for rank, one in enumerate(running)}
+    while open_:
+        for rank in [rank for rank in open_ if rank not in waiting]:
+            if (met := _next_meeting(open_[rank])) is None:
+                del open_[rank]
+            else:
+                waiting[rank] = met
+        groups = [ready for rank in waiting if (ready := _ready(rank, waiting))]
+        if not groups and open_:
+            break  # the ranks did not meet in the run either
+        for group in groups[:1]:
+            inputs = [waiting[rank][1] for rank in group]
+            for place, rank in enumerate(group):
+                step, _ = waiting.pop(rank)
+                running[rank].answer = due(step.meeting, place, inputs)
+    return [one.ends() for one in running]
+
+
+def _next_meeting(steps: Iterator[Any]) -> tuple[Step, list[torch.Tensor]] | None:
+    """Make the calls of a rank until its next collective, and return that with what it reads; None at the end."""
+    for step, made in steps:
+        if made is None:
+            continue
+        if step.meeting is not None and isinstance(made, Reading):
+            return step, made.tensors
+    return None
+
+
+def _ready(rank: int, waiting: Mapping[int, tuple[Step, Any]]) -> tuple[int, ...]:
+    """Return the ranks of the group for which a rank waits, if all of them are there."""
+    met = waiting[rank][0].meeting
+    ranks = tuple(met.ranks)
+    return ranks if all(other in waiting and waiting[other][0].meeting.group == met.group for other in ranks) else ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a collective reads on one rank, before the ranks meet."""
+
+    tensors: list[torch.Tensor]
 
 
 class Replay:
-    """Replay of a run, one call at a time: iterate over it, then read ``ends``."""
+    """Replay of the run of one rank, one call at a time."""
 
-    def __init__(self, trace: Trace, change: Change = as_computed) -> None:
-        self._trace, self._change = trace, change
+    def __init__(self, trace: Trace, change: Change = as_computed, rank: int = 0) -> None:
+        self._trace, self._change, self._rank = trace, change, rank
         self._memories = HostMemories(trace.memories)
         self._numbers: dict[int, Any] = {}
-        self.ends: list[torch.Tensor] = []
+        self.answer: list[torch.Tensor | None] = []
 
-    def __iter__(self) -> Iterator[tuple[Step, list[torch.Tensor]]]:
-        """Make the calls; yield each one with its results on the host."""
+    def steps(self) -> Iterator[tuple[Step, Any]]:
+        """Make the calls; yield each one with its results on the host.
+
+        A collective comes twice: first with what it reads (Reading), and then, with ``answer`` set, with its results.
+        """
         last = _last_uses(self._trace)
         for step in self._trace.steps:
+            if step.meeting is not None:
+                yield step, Reading([plain(self._memories.view(place)).clone() for place in step.read])
             yield step, self._made(step)
             for number in last.get(step.number, ()):
                 self._memories.free(number)
-        self.ends = [self._end(end) for _, end in self._trace.ends]
+
+    def ends(self) -> list[torch.Tensor]:
+        """Return the ends of the run."""
+        return [self._end(end) for _, end in self._trace.ends]
 
     def _end(self, end: Place | Constant | Step) -> torch.Tensor:
         if isinstance(end, Step):
@@ -144,13 +193,18 @@ class Replay:
         if step.is_view:
             # A view computes nothing: where it lies is known. Only a broken one has errors.
             values = [_wide(target) for target in targets]
+        elif step.meeting is not None:
+            values = [
+                value if value is None else value.reshape(target.shape)
+                for value, target in zip(self.answer, targets, strict=False)
+            ]
         elif step.constants is not None:
             values = list(step.constants)
         elif base_name(step.function) in named("uninitialised"):
             return targets
         else:
             values = self._computed(step)
-        changed = self._change(step, values)
+        changed = self._change(self._rank, step, values)
         if step.is_view and all(one is other for one, other in zip(values, changed, strict=True)):
             return targets
         values = changed

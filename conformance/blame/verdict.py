@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +12,13 @@ from typing import Any
 import torch
 
 from conformance.numerics.budgets import unit_roundoff
-from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.compare import same_bits
 
 from . import compiled
 from .local import Local
-from .program import Program
-from .recording import Recorder, Step, Trace, outputs_of
-from .replay import Errors, Replay, Roundings, as_computed, replay
-from .watching import Watched, watch
+from .recording import Step, Trace
+from .replay import Errors, Reading, Replay, Roundings, as_computed, replay
+from .runs import Ends, Runs, Seen
 
 #: Replays with honest roundings. The end of a right device lies within a few times their spread.
 _REPLAYS, _SPREADS = 3, 8.0
@@ -114,29 +112,30 @@ class _Clock:
             self.seconds[what] = self.seconds.get(what, 0.0) + time.monotonic() - begun
 
 
-def blame(program: Program, device: torch.device, seed: int = 0) -> Blame:
+def blame(runs: Runs) -> Blame:
     """Run a program on a device and on the host, and find the operator that is wrong.
 
     The first run is the watched one: some faults are those of the first call. Two runs without looking follow.
     """
     clock = _Clock()
-    watched = clock.timed("watched", lambda: watch(program, device, seed=seed))
+    watched = clock.timed("watched", runs.watched)
     if watched.error and not watched.wrong:
-        return _raised(program, watched, seed, clock)
+        return _raised(runs, watched, clock)
     compiled.forget()
     before = compiled.graphs()
-    runs = [clock.timed("device", lambda: _run(program, device, seed)) for _ in range(2)]
-    if not watched.wrong and _differ(watched.ends, runs[0]):
+    undisturbed = [clock.timed("device", runs.plain) for _ in range(2)]
+    if not watched.wrong and _differ(watched.ends, undisturbed[0]):
         for _ in range(_RUNS - 1):
-            again = clock.timed("watched", lambda: watch(program, device, seed=seed))
+            again = clock.timed("watched", runs.watched)
             if again.wrong:
                 watched = again
                 break
     found = _weighed(watched, clock)
     found.compiled = compiled.graphs() - before
     if found.answer is Answer.RIGHT:
-        _without_culprit(found, program, device, watched, runs, seed, clock)
-    found.steps, found.seconds = len(watched.trace.steps), clock.seconds | {"program": watched.seconds}
+        _without_culprit(found, runs, watched, undisturbed, clock)
+    found.steps = sum(len(trace.steps) for trace in watched.traces)
+    found.seconds = clock.seconds | {"program": watched.seconds}
     found.judged = sum(not local.unjudged for local in watched.judged)
     for local in watched.judged:
         if local.unjudged:
@@ -145,33 +144,21 @@ def blame(program: Program, device: torch.device, seed: int = 0) -> Blame:
     return found
 
 
-def _run(program: Program, device: torch.device, seed: int) -> list[tuple[str, Any]] | str:
-    """Run without looking; return the ends on the host, or what was raised."""
-    try:
-        return [(name, _on_host(value)) for name, value in program.run(device, seed)]
-    except Exception as error:  # noqa: BLE001  what the program raises is a result
-        return f"{type(error).__name__}: {error}"
-
-
-def _on_host(value: Any) -> torch.Tensor:
-    return plain(value).clone() if isinstance(value, torch.Tensor) else torch.as_tensor(value)
-
-
-def _differ(left: Any, right: Any) -> bool:
+def _differ(left: Ends, right: Ends) -> bool:
     """Return whether the ends of two runs have other bits."""
     if isinstance(left, str) or isinstance(right, str):
-        return bool(left != right)
+        return left != right
     if [name for name, _ in left] != [name for name, _ in right]:
         return True
-    return not all(same_bits(_on_host(a), _on_host(b)) for (_, a), (_, b) in zip(left, right, strict=True))
+    return not all(same_bits(a, b) for (_, a), (_, b) in zip(left, right, strict=True))
 
 
-def _raised(program: Program, watched: Watched, seed: int, clock: _Clock) -> Blame:
+def _raised(runs: Runs, watched: Seen, clock: _Clock) -> Blame:
     """Return the answer for a program that raises although no call of the device is wrong."""
-    host = clock.timed("host", lambda: _run(program, torch.device("cpu"), seed))
+    host = clock.timed("host", runs.host)
     if isinstance(host, str):
         return Blame(Answer.RAISED, f"on the device {watched.error}; on the host {host}")
-    last = watched.trace.steps[-1] if watched.trace.steps else None
+    last = next((trace.steps[-1] for trace in watched.traces if trace.steps), None)
     where = f" after {described(last)}" if last else ""
     return Blame(Answer.OTHER_CALLS, f"only the device raises{where}: {watched.error}")
 
@@ -179,33 +166,34 @@ def _raised(program: Program, watched: Watched, seed: int, clock: _Clock) -> Bla
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def _weighed(watched: Watched, clock: _Clock) -> Blame:
+def _replayed(traces: Sequence[Trace], change: Any = as_computed) -> list[torch.Tensor]:
+    """Return the ends of a replay of all ranks, one after the other."""
+    return [end for ends in replay(traces, change) for end in ends]
+
+
+def _weighed(watched: Seen, clock: _Clock) -> Blame:
     """Return the ends with what honest rounding allows, and the culprits with their shares."""
-    trace = watched.trace
-    exact = clock.timed("replays", lambda: replay(trace))
-    names = [name for name, _ in trace.ends]
-    places = {name: _on_host(value) for name, value in watched.ends}
-    actual = [places[name] for name in names]
-    spread = clock.timed("replays", lambda: _spread(trace, exact))
+    traces = watched.traces
+    exact = clock.timed("replays", functools.partial(_replayed, traces))
+    values = dict(watched.ends)
+    actual = [values[name] for name in watched.names]
+    spread = clock.timed("replays", functools.partial(_spread, watched, exact))
     ends = [
         End(name, _distance(value, due), allowed)
-        for name, value, due, allowed in zip(names, actual, exact, spread, strict=True)
+        for name, value, due, allowed in zip(watched.names, actual, exact, spread, strict=True)
     ]
     culprits = _groups(watched)
     found = Blame(Answer.CULPRIT if culprits else Answer.RIGHT, culprits=culprits, ends=ends)
-    if not culprits:
-        return found
     worst = max(range(len(ends)), key=lambda i: ends[i].budgets, default=None)
-    if worst is None or watched.error:
+    if not culprits or worst is None or watched.error:
         return found
     whole = ends[worst].error
     culprits.sort(key=lambda one: one.worst.ratio, reverse=True)
     for culprit in culprits[:_WEIGHED]:
-        moved = clock.timed("replays", functools.partial(replay, trace, Errors(_deltas(culprit.calls))))
+        moved = clock.timed("replays", functools.partial(_replayed, traces, Errors(_deltas(culprit.calls))))
         culprit.share = _share(moved[worst], exact[worst], whole)
-    together = clock.timed(
-        "replays", lambda: replay(trace, Errors(_deltas([local for one in culprits for local in one.calls])))
-    )
+    every = Errors(_deltas([local for one in culprits for local in one.calls]))
+    together = clock.timed("replays", functools.partial(_replayed, traces, every))
     # What is left when the end of the replay with all their errors is compared with the device's.
     left = _distance(actual[worst], together[worst])
     found.explained = None if not whole else max(0.0, 1 - left / whole) if left == left else None
@@ -213,7 +201,7 @@ def _weighed(watched: Watched, clock: _Clock) -> Blame:
     return found
 
 
-def _groups(watched: Watched) -> list[Culprit]:
+def _groups(watched: Seen) -> list[Culprit]:
     """Return the wrong calls by operator."""
     totals: dict[str, int] = {}
     for local in watched.judged:
@@ -224,8 +212,8 @@ def _groups(watched: Watched) -> list[Culprit]:
     return [Culprit(name, calls, totals[name]) for name, calls in groups.items()]
 
 
-def _deltas(calls: Sequence[Local]) -> dict[int, list[torch.Tensor | None]]:
-    return {local.step.number: local.deltas for local in calls}
+def _deltas(calls: Sequence[Local]) -> dict[tuple[int, int], list[torch.Tensor | None]]:
+    return {(local.rank, local.step.number): local.deltas for local in calls}
 
 
 def _share(moved: torch.Tensor, exact: torch.Tensor, whole: float) -> float | None:
@@ -237,11 +225,11 @@ def _share(moved: torch.Tensor, exact: torch.Tensor, whole: float) -> float | No
     return min(1.0, distance / whole)
 
 
-def _spread(trace: Trace, exact: list[torch.Tensor]) -> list[float]:
+def _spread(watched: Seen, exact: list[torch.Tensor]) -> list[float]:
     """Return, for each end, the largest error that honest rounding of every call may cause."""
-    allowed = [_ALWAYS * _rounding(place, due) for (_, place), due in zip(trace.ends, exact, strict=True)]
+    allowed = [_ALWAYS * _rounding(place, due) for place, due in zip(watched.places, exact, strict=True)]
     for seed in range(_REPLAYS):
-        rounded = replay(trace, Roundings(seed))
+        rounded = _replayed(watched.traces, Roundings(seed))
         for number, (value, due) in enumerate(zip(rounded, exact, strict=True)):
             distance = _distance(value, due)
             if distance != float("inf"):
@@ -272,93 +260,81 @@ def _distance(value: torch.Tensor, exact: torch.Tensor) -> float:
 # --- no culprit -------------------------------------------------------------------------------------------------------
 
 
-def _without_culprit(
-    found: Blame,
-    program: Program,
-    device: torch.device,
-    watched: Watched,
-    runs: list[Any],
-    seed: int,
-    clock: _Clock,
-) -> None:
+def _without_culprit(found: Blame, runs: Runs, watched: Seen, undisturbed: list[Ends], clock: _Clock) -> None:
     """Find out why an end is off, or say that it is not."""
-    trace = watched.trace
     limits = {end.name: end for end in found.ends}
-    exact = dict(zip((name for name, _ in trace.ends), replay(trace), strict=True))
-    if _beyond(runs[0], runs[1], limits):
-        found.answer = Answer.UNSTEADY
-        found.detail = _first_difference(program, device, seed)
-        return
-    if isinstance(runs[0], str):
-        found.answer, found.detail = Answer.LOOKING, f"without looking, the program raises: {runs[0]}"
-        return
-    if _beyond(list(exact.items()), runs[0], limits) and not _beyond(list(exact.items()), watched.ends, limits):
-        if found.compiled:
-
-            def is_right() -> bool:
-                return not _beyond(list(exact.items()), _run(program, device, seed), limits)
-
-            found.answer = Answer.COMPILED
-            found.detail = clock.timed("graphs", lambda: compiled.wrong_graph(is_right))
-            return
-        found.answer, found.detail = Answer.LOOKING, "the watched run is right, and the same run without looking is not"
-        return
+    exact = list(zip(watched.names, _replayed(watched.traces), strict=True))
+    first, second = undisturbed
     worst = found.worst_end
-    if worst is not None and worst.budgets > 1:
+    if _beyond(first, second, limits):
+        found.answer, found.detail = Answer.UNSTEADY, _first_difference(runs)
+    elif isinstance(first, str):
+        found.answer, found.detail = Answer.LOOKING, f"without looking, the program raises: {first}"
+    elif _beyond(exact, first, limits) and not _beyond(exact, watched.ends, limits):
+        _only_undisturbed(found, runs, exact, limits, clock)
+    elif worst is not None and worst.budgets > 1:
         found.answer, found.detail = Answer.SUM, _largest_errors(watched)
+    else:
+        _beside_host(found, clock.timed("host", runs.host), exact, limits, watched)
+
+
+def _only_undisturbed(found: Blame, runs: Runs, exact: Ends, limits: dict[str, End], clock: _Clock) -> None:
+    """Say what is wrong only without looking: compiled code, or what the look itself changes."""
+    if found.compiled:
+        found.answer = Answer.COMPILED
+        is_right = functools.partial(_is_right, runs, exact, limits)
+        found.detail = clock.timed("graphs", functools.partial(compiled.wrong_graph, is_right))
         return
-    host = clock.timed("host", lambda: _run(program, torch.device("cpu"), seed))
-    _beside_host(found, trace, host, exact, limits, watched)
+    found.answer, found.detail = Answer.LOOKING, "the watched run is right, and the same run without looking is not"
+
+
+def _is_right(runs: Runs, exact: Ends, limits: dict[str, End]) -> bool:
+    return not _beyond(exact, runs.plain(), limits)
 
 
 def _beside_host(
-    found: Blame,
-    trace: Trace,
-    host: Any,
-    exact: dict[str, torch.Tensor],
-    limits: dict[str, End],
-    watched: Watched,
+    found: Blame, host: Ends, exact: list[tuple[str, torch.Tensor]], limits: dict[str, End], watched: Seen
 ) -> None:
     """Compare a device that is right with the host's own run of the program."""
+    steps = [step for trace in watched.traces for step in trace.steps]
+    drawn = next((step for step in steps if step.constants is not None and _draws(step)), None)
     wrong_host = [local for local in watched.judged if local.host_ratio > 1 and local.ratio <= 1 and not local.unjudged]
     if isinstance(host, str):
         found.detail = f"the host's run raises: {host}"
-        return
-    if not _beyond(list(exact.items()), host, limits):
+    elif not _beyond(exact, host, limits):
         if not _are_close(watched.ends, host):
-            name, growth = _amplifier(trace)
+            name, growth = _amplifier(watched.traces)
             found.answer = Answer.ROUNDING
             found.detail = f"amplified ×{growth:,.0f} at {name}" if growth >= _GROWTH else "of many calls in sum"
-        return
-    if any(
-        step.constants is not None and torch.Tag.nondeterministic_seeded in step.function.tags for step in trace.steps
-    ):
-        drawn = next(step for step in trace.steps if torch.Tag.nondeterministic_seeded in step.function.tags)
+    elif drawn is not None:
         found.answer, found.detail = Answer.RANDOM, f"the first are drawn by {described(drawn)}"
-        return
-    if wrong_host:
+    elif wrong_host:
         local = max(wrong_host, key=lambda one: one.host_ratio)
         found.answer = Answer.HOST
         found.detail = f"{described(local.step)}: the host's error is {local.host_ratio:,.0f} budgets"
-        return
-    found.answer, found.detail = Answer.OTHER_CALLS, "each call of the device is right on its own inputs"
+    else:
+        found.answer, found.detail = Answer.OTHER_CALLS, "each call of the device is right on its own inputs"
 
 
-def _beyond(left: Any, right: Any, limits: dict[str, End]) -> bool:
+def _draws(step: Step) -> bool:
+    return torch.Tag.nondeterministic_seeded in step.function.tags
+
+
+def _beyond(left: Ends, right: Ends, limits: dict[str, End]) -> bool:
     """Return whether the ends of two runs differ by more than honest rounding allows."""
     if isinstance(left, str) or isinstance(right, str):
-        return bool(left != right)
+        return left != right
     values = dict(right)
     return any(
-        name in values and name in limits and _distance(_on_host(value), _on_host(values[name])) > limits[name].allowed
+        name in values and name in limits and _distance(value, values[name]) > limits[name].allowed
         for name, value in left
     )
 
 
-def _are_close(left: Any, right: Any) -> bool:
+def _are_close(left: list[tuple[str, torch.Tensor]], right: list[tuple[str, torch.Tensor]]) -> bool:
     """Return whether the ends of two runs are within the tolerances of ``torch.testing``."""
     values = dict(right)
-    return all(name not in values or _is_close(_on_host(value), _on_host(values[name])) for name, value in left)
+    return all(name not in values or _is_close(value, values[name]) for name, value in left)
 
 
 def _is_close(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -369,10 +345,9 @@ def _is_close(left: torch.Tensor, right: torch.Tensor) -> bool:
     return True
 
 
-def _first_difference(program: Program, device: torch.device, seed: int) -> str:
+def _first_difference(runs: Runs) -> str:
     """Return where two watched runs of the device differ first."""
-    runs = [_outputs(program, device, seed) for _ in range(2)]
-    for (step, left), (other, right) in zip(*runs, strict=False):
+    for (step, left), (other, right) in zip(runs.outputs(), runs.outputs(), strict=False):
         if step.name != other.name:
             return f"two runs on the device make other calls from {described(step)} on"
         if left != right:
@@ -380,51 +355,44 @@ def _first_difference(program: Program, device: torch.device, seed: int) -> str:
     return "two runs on the device differ, and two watched ones do not"
 
 
-def _outputs(program: Program, device: torch.device, seed: int) -> list[tuple[Step, list[bytes]]]:
-    """Run once, and return the bytes of the outputs of each call."""
-    found: list[tuple[Step, list[bytes]]] = []
-
-    def look(step: Step, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
-        result = run()
-        made = [plain(tensor) for tensor in outputs_of(step.function, args, kwargs, result)]
-        found.append((step, [_digest(tensor) for tensor in made]))
-        return result
-
-    with Recorder(device.type, look):
-        program.run(device, seed)
-    return found
-
-
-def _digest(tensor: torch.Tensor) -> bytes:
-    return hashlib.sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).digest()
-
-
-def _largest_errors(watched: Watched) -> str:
+def _largest_errors(watched: Seen) -> str:
     near = sorted((local for local in watched.judged if local.ratio), key=lambda local: -local.ratio)[:3]
     if not near:
         return "each call has the host's bits on its own inputs; what changes the run lies between the calls"
     return "the largest errors: " + "; ".join(f"{described(one.step)}: {one.ratio:.2f} budgets" for one in near)
 
 
-def _amplifier(trace: Trace) -> tuple[str, float]:
-    """Return the call in which an honest error grows most, relative to what goes in, and by how much."""
+def _amplifier(traces: Sequence[Trace]) -> tuple[str, float]:
+    """Return the call in which an honest error grows most, relative to what goes in, and by how much.
+
+    Of several ranks, none is named: the errors of one come from the others.
+    """
+    if len(traces) > 1:
+        return "", 1.0
     errors: dict[int, float] = {}
-    place, largest = "", 1.0
-    exact, rounded = Replay(trace, as_computed), Replay(trace, Roundings(0))
+    found, largest = "", 1.0
+    exact, rounded = Replay(traces[0], as_computed).steps(), Replay(traces[0], Roundings(0)).steps()
     for (step, due), (_, got) in zip(exact, rounded, strict=True):
-        if step.is_view:
+        if step.is_view or isinstance(due, Reading):
             continue
         inside = max((errors.get(place.memory, 0.0) for place in _read(step)), default=0.0)
         for target, a, b in zip(step.results, due, got, strict=True):
-            own = unit_roundoff(a.dtype) if a.is_floating_point() or a.is_complex() else 0.0
-            scale = float(a.double().abs().nan_to_num(0, 0, 0).max()) if a.numel() and not a.is_complex() else 0.0
-            error = _distance(b, a) / scale if scale else 0.0
+            error, own = _relative(b, a)
             if hasattr(target, "memory"):
-                errors[target.memory] = error if error != float("inf") else 0.0
+                errors[target.memory] = error
             # What a call rounds itself is no growth.
             if inside and error / max(inside, own) > largest:
-                place, largest = described(step), error / max(inside, own)
-    return place, largest
+                found, largest = described(step), error / max(inside, own)
+    return found, largest
+
+
+def _relative(value: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
+    """Return the error relative to the largest number, and the unit roundoff of the dtype."""
+    if not exact.numel() or not exact.is_floating_point():
+        return 0.0, 0.0
+    scale = float(exact.double().abs().nan_to_num(0, 0, 0).max())
+    error = _distance(value, exact) / scale if scale else 0.0
+    return error if error != float("inf") else 0.0, unit_roundoff(exact.dtype)
 
 
 def _read(step: Step) -> list[Any]:

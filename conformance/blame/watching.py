@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from conformance.numerics.compare import plain
 from conformance.numerics.layout import shares_memory
-from conformance.numerics.trees import tensors
+from conformance.numerics.trees import leaves, tensors
 
-from .local import Before, Local, judge, unwritten
+from .collectives import Meeting, due, given, written
+from .kernels import outputs_of
+from .local import Before, Local, judge, judge_collective, unwritten
 from .memory import fetched
 from .program import Program
-from .recording import Recorder, Step, Trace, outputs_of
+from .recording import Recorder, Step, Trace
 
 #: Calls whose inputs and errors are kept although they are within their budgets: those with the largest errors.
 _KEPT = 24
@@ -37,9 +41,26 @@ class Watched:
         return [local for local in self.judged if local.wrong]
 
 
-def watch(program: Program, device: torch.device, *, seed: int = 0, judged: bool = True) -> Watched:
+class Meet(Protocol):
+    """Exchange between ranks."""
+
+    def exchange(self, step: Step, tensors: list[torch.Tensor]) -> list[tuple[str, list[torch.Tensor]]]:
+        """Return what each rank of the group reads, with the name of its collective, in the group's order."""
+
+
+class _Alone:
+    """Exchange of a group of one rank."""
+
+    def exchange(self, step: Step, tensors: list[torch.Tensor]) -> list[tuple[str, list[torch.Tensor]]]:
+        """Return what this rank reads."""
+        return [(step.meeting.name, tensors)]
+
+
+def watch(
+    program: Program, device: torch.device, *, seed: int = 0, judged: bool = True, meet: Meet | None = None
+) -> Watched:
     """Run a program on a device and record its calls; without ``judged``, they are only recorded."""
-    watcher = _Watcher(judged)
+    watcher = _Watcher(judged, meet or _Alone())
     recorder = Recorder(device.type, watcher.look)
     found = Watched(recorder.trace, watcher.found)
     begun = time.monotonic()
@@ -65,8 +86,9 @@ def _place(trace: Trace, value: Any, numbers: list[Step]) -> Any:
 
 
 class _Watcher:
-    def __init__(self, judged: bool) -> None:
+    def __init__(self, judged: bool, meet: Meet) -> None:
         self.found: list[Local] = []
+        self._meet = meet
         self.seconds = 0.0
         self._judged = judged
 
@@ -74,6 +96,8 @@ class _Watcher:
         """Make a call, and judge it."""
         if not self._judged:
             return run()
+        if step.meeting is not None:
+            return self._met(step, args, kwargs, run)
         begun = time.monotonic()
         before = Before.of(args, kwargs)
         ready = time.monotonic()
@@ -94,9 +118,32 @@ class _Watcher:
         local = judge(step, before, after, inputs)
         if text := misplaced(step, args, kwargs, outputs):
             local.finding, local.ratio = local.finding or text, float("inf")
-        if local.unjudged and step.constants is None:
-            step.constants = after if local.needs_constants else None
+        if local.needs_constants and step.constants is None:
+            step.constants = after
+        if step.function.namespace not in ("aten", "prims"):
+            step.kept = after
         self._keep(local, before)
+        self.found.append(local)
+        self.seconds += time.monotonic() - begun
+        return result
+
+    def _met(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]) -> Any:
+        """Make a collective, wait until it is done, and judge it by what all ranks of the group read."""
+        begun = time.monotonic()
+        met: Meeting = step.meeting
+        own = [_copied(tensor) for tensor in given(step.function, args, kwargs)]
+        names, inputs = zip(*self._meet.exchange(step, own), strict=True)
+        if len(set(names)) > 1:
+            met_at = ", ".join(f"rank {rank}: {name}" for rank, name in zip(met.ranks, names, strict=True))
+            raise RuntimeError(f"the ranks make different collectives at {step.name} (call {step.number}): {met_at}")
+        ready = time.monotonic()
+        result = run()
+        self.seconds += ready - begun
+        begun = time.monotonic()
+        done(result)
+        after = [_copied(tensor) for tensor in written(step.function, args, kwargs, result)]
+        place = met.ranks.index(own_rank(met))
+        local = judge_collective(step, after, due(met, place, list(inputs)), len(met.ranks))
         self.found.append(local)
         self.seconds += time.monotonic() - begun
         return result
@@ -104,15 +151,50 @@ class _Watcher:
     def _keep(self, local: Local, before: Before) -> None:
         """Keep the inputs and the errors of the calls to talk about, and forget those of the others."""
         if local.wrong:
-            local.call = before.call(local.step)
+            local.before = before
             return
         if not any(delta is not None for delta in local.deltas):
             local.deltas = []
             return
-        local.call = before.call(local.step)
-        near = sorted((one for one in self.found if not one.wrong and one.call), key=lambda one: one.ratio)
+        local.before = before
+        near = sorted((one for one in self.found if not one.wrong and one.before), key=lambda one: one.ratio)
         if len(near) >= _KEPT:
-            near[0].call, near[0].deltas = None, []
+            near[0].before, near[0].deltas = None, []
+
+
+def done(result: Any) -> None:
+    """Wait until a collective is done: its result is a tensor, or has the work."""
+    for leaf in leaves(result):
+        if isinstance(leaf, torch.Tensor):
+            torch.ops._c10d_functional.wait_tensor(leaf)
+        elif hasattr(leaf, "wait"):
+            leaf.wait()
+
+
+def own_rank(met: Meeting) -> int:
+    """Return this process's rank; the only one of a group of one."""
+    return met.ranks[0] if len(met.ranks) == 1 else torch.distributed.get_rank()
+
+
+def outputs_of_run(program: Program, device: torch.device, seed: int) -> list[tuple[Step, list[bytes]]]:
+    """Run once; return a digest of the outputs of each call."""
+    found: list[tuple[Step, list[bytes]]] = []
+
+    def look(step: Step, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+        result = run()
+        if step.meeting is not None:
+            done(result)
+        made = outputs_of(step.function, args, kwargs, result)
+        found.append((step, [_digest(plain(tensor)) for tensor in made]))
+        return result
+
+    with Recorder(device.type, look):
+        program.run(device, seed)
+    return found
+
+
+def _digest(tensor: torch.Tensor) -> bytes:
+    return hashlib.sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).digest()
 
 
 def misplaced(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> str:
@@ -122,7 +204,8 @@ def misplaced(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], outputs
     asked = kwargs.get("device")
     due = torch.device(asked) if asked is not None else next(iter(devices)) if len(devices) == 1 else None
     for output in outputs:
-        if due is not None and due.type == output.device.type and (due.index or 0) != (output.device.index or 0):
+        # A device without an index is the current one, whichever it is.
+        if due is not None and due.index is not None and due.type == output.device.type and due != output.device:
             return f"a result on {output.device} in place of {due}"
     if step.is_view and not any(shares_memory(output, tensor) is not False for output in outputs for tensor in given):
         return "a view that shares no memory with its input"
@@ -136,7 +219,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 def _refused(step: Step, before: Before, error: Exception) -> Local:
     """Return the judgement of a call that raised: wrong if the host makes it."""
     local = judge(step, before, [], [])
-    found = Local(step, call=before.call(step))
+    found = Local(step, before=before)
     if local.unjudged.startswith("the host refuses"):
         found.unjudged = "both refuse it"
     elif not local.unjudged:

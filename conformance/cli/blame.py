@@ -32,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a report: name the failing operators that its failing workloads call; no device is needed",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (default: 0)")
+    parser.add_argument("--ranks", type=int, default=1, help="processes, each with a rank of a process group")
+    parser.add_argument(
+        "--time-limit", type=float, default=600.0, metavar="SECONDS", help="for one run on several ranks (default: 600)"
+    )
     parser.add_argument(
         "-o",
         "--scripts",
@@ -51,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from conformance.accelerators.registry import resolve
     from conformance.blame.program import Program
+    from conformance.blame.runs import LocalRuns, RankRuns, Runs
     from conformance.blame.text import is_blamed, lines
     from conformance.blame.verdict import blame
     from conformance.process.trial import try_module
@@ -59,7 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
     try_module(arguments.accelerator)
     accelerator = resolve(arguments.accelerator)
     device = accelerator.load().current_device_name()
-    found = blame(program, torch.device(device), arguments.seed)
+    runs: Runs = LocalRuns(program, torch.device(device), arguments.seed)
+    if arguments.ranks > 1:
+        runs = RankRuns(program.text, arguments.accelerator, arguments.ranks, arguments.seed, arguments.time_limit)
+    found = blame(runs)
     package = str(getattr(accelerator.unloaded(), "package", "") or "")
     scripts = _written(found, arguments.scripts, device, package) if arguments.scripts else {}
     for line in lines(found, program.text, device, scripts):

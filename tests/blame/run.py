@@ -22,6 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.blame.program import Program
+from conformance.blame.runs import LocalRuns
 from conformance.blame.verdict import Answer, Blame, blame
 from tests.defects import bench
 from tests.faults import forks
@@ -140,7 +141,7 @@ def _judged(task: _Task, send: forks.Send) -> None:
     }
     begun = time.monotonic()
     with overridden(armed, "PrivateUse1"):
-        found = blame(Program(task.program, PROGRAMS[task.program]), device)
+        found = blame(LocalRuns(Program(task.program, PROGRAMS[task.program]), device))
     send(_outcome(task, found, min((hit.count for hit in hits), default=0), time.monotonic() - begun))
 
 

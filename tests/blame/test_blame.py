@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from conformance.accelerators.registry import resolve
 from conformance.blame.from_report import suspects, text
 from conformance.blame.program import Program
+from conformance.blame.runs import LocalRuns, RankRuns
 from conformance.blame.text import is_blamed, lines, script
 from conformance.blame.verdict import Answer, Blame, blame
 from conformance.cli.main import main
@@ -53,7 +54,7 @@ def classifier(device: torch.device) -> Any:
 def answer(function: Callable[[torch.device], Any], device: torch.device, **faults: Behaviour) -> Blame:
     named = {f"aten::{name.replace('__', '.')}": behaviour for name, behaviour in faults.items()}
     with overridden(named, "PrivateUse1"):
-        return blame(Program(function.__name__, function), device)
+        return blame(LocalRuns(Program(function.__name__, function), device))
 
 
 def scaled(by: float) -> Behaviour:
@@ -242,7 +243,7 @@ def test_looking_changes_nothing(device: torch.device) -> None:
     program = Program("classifier", classifier)
     undisturbed = dict(program.run(device))
 
-    blame(program, device)
+    blame(LocalRuns(program, device))
 
     for name, value in program.run(device):
         assert torch.equal(torch.as_tensor(value).cpu(), torch.as_tensor(undisturbed[name]).cpu()), name
@@ -252,7 +253,7 @@ def test_looking_changes_nothing(device: torch.device) -> None:
 def test_no_architecture_is_accused(device: torch.device, name: str) -> None:
     pytest.importorskip("transformers")
 
-    found = blame(Program(name, PROGRAMS[name]), device)
+    found = blame(LocalRuns(Program(name, PROGRAMS[name]), device))
 
     assert not is_blamed(found), (found.answer, found.detail)
 
@@ -307,6 +308,83 @@ def test_an_unknown_accelerator_is_told(files: Path, capsys: pytest.CaptureFixtu
     assert main(["blame", "model.py:run", "--accelerator", "siim"]) != 0
 
     assert "siim" in capsys.readouterr().err
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+sys.path.insert(0, {root!r})
+from tests.faults.overriding import overridden
+
+
+def planted(call):
+    result = call.run()
+    if dist.get_rank() == 1:
+        call.values[0].mul_(1.5) if "{fault}".startswith("aten") else call.values[0][0][-1:].add_(1)
+    return result
+
+
+def train(device):
+    model = nn.Sequential(nn.Linear(6, 8), nn.SiLU(), nn.Linear(8, 4)).to(device)
+    model = nn.parallel.DistributedDataParallel(model)
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(dist.get_rank())).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {{"loss": loss, "model": model}}
+
+
+def faulty(device):
+    if device.type == "cpu":
+        return train(device)
+    with overridden({{"{fault}": planted}}, "PrivateUse1"):
+        return train(device)
+
+
+def apart(device):
+    x = torch.ones(3).to(device)
+    dist.all_reduce(x) if dist.get_rank() == 0 else dist.broadcast(x, 0)
+    return x
+"""
+
+
+def on_ranks(tmp_path: Path, function: str, fault: str = "") -> Blame:
+    file = tmp_path / "ranks.py"
+    file.write_text(RANKS.format(root=str(Path(__file__).parents[2]), fault=fault), encoding="utf-8")
+    return blame(RankRuns(f"{file}:{function}", "sim", 2))
+
+
+@pytest.mark.long
+def test_two_healthy_ranks_are_not_blamed(tmp_path: Path) -> None:
+    found = on_ranks(tmp_path, "train")
+
+    assert found.answer is Answer.RIGHT
+    assert {end.name for end in found.ends} >= {"rank 0: loss", "rank 1: loss"}
+
+
+def test_a_collective_that_is_wrong_on_one_rank_is_first(tmp_path: Path) -> None:
+    found = on_ranks(tmp_path, "faulty", "c10d::allreduce_")
+
+    assert found.culprits[0].name == "c10d.allreduce_.default"
+    assert found.culprits[0].worst.rank == 1
+    assert found.explained is not None
+    assert found.explained > 0.9
+
+
+@pytest.mark.long
+def test_ranks_that_do_not_meet_are_told(tmp_path: Path) -> None:
+    found = on_ranks(tmp_path, "apart")
+
+    assert "the ranks make different collectives" in found.detail
+    assert "rank 0: allreduce_ sum, rank 1: broadcast_ sum" in found.detail
 
 
 # --- from a report ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,49 @@
+"""What a schema and operators.toml say of one of PyTorch's kernels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from conformance.numerics.budgets import load_table
+from conformance.numerics.trees import tensors
+
+
+@functools.cache
+def named(what: str) -> frozenset[str]:
+    """Return a list of operators.toml."""
+    return frozenset(load_table(__file__, "operators.toml")[what])
+
+
+def base_name(function: Any) -> str:
+    """Return the name of an overload without namespace and overload: ``add`` of ``aten.add.Tensor``."""
+    return str(function.overloadpacket.__name__)
+
+
+def outputs_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
+    """Return the tensors that a call has written, in the order of its schema, and then those that it has made."""
+    written: list[torch.Tensor] = []
+    unsaid = load_table(__file__, "operators.toml")["writes"].get(base_name(func), ())
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name not in unsaid and (argument.alias_info is None or not argument.alias_info.is_write):
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        written += tensors(value)
+    known = {id(tensor) for tensor in written}
+    return written + [tensor for tensor in tensors(result) if id(tensor) not in known]
+
+
+def bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call by their names, defaults included."""
+    found = {}
+    for position, argument in enumerate(func._schema.arguments):
+        if position < len(args):
+            found[argument.name] = args[position]
+        elif argument.name in kwargs:
+            found[argument.name] = kwargs[argument.name]
+        elif argument.has_default_value():
+            found[argument.name] = argument.default_value
+    return found
