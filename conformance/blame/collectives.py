@@ -74,12 +74,11 @@ def meeting(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Meeting
 
 
 def _group(names: dict[str, Any]) -> Any:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.distributed_c10d import _resolve_process_group
+    from torch.distributed import ProcessGroup, distributed_c10d
 
     if "process_group" in names:
         return ProcessGroup.unbox(names["process_group"])
-    return _resolve_process_group(names["group_name"])
+    return distributed_c10d._resolve_process_group(names["group_name"])  # type: ignore[attr-defined]  # private
 
 
 def _operation(names: dict[str, Any]) -> str:

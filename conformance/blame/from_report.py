@@ -79,7 +79,7 @@ def operators_of(full_name: str) -> frozenset[str]:
     if info is None:
         return frozenset()
     for sample in _samples(info, torch.float32):
-        with contextlib.suppress(Exception), names:  # type: ignore[no-untyped-call]
+        with contextlib.suppress(Exception), names:
             _differentiate(info.op(sample.input, *sample.args, **sample.kwargs))
     return frozenset(names.found)
 

@@ -215,6 +215,7 @@ def _wait(started: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
 def rank_main() -> None:
     """Be one rank: run the program as asked, and write what was found."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore, PrefixStore
 
     from conformance.accelerators.registry import resolve
     from conformance.ranks.group import set_rank_environment
@@ -227,10 +228,10 @@ def rank_main() -> None:
         accelerator.set_device(number % count)
     device = torch.device(accelerator.current_device_name())
     program = Program.load(text)
-    store = dist.FileStore(str(Path(folder, "store")), size)
+    store = FileStore(str(Path(folder, "store")), size)
     dist.init_process_group(
         str(accelerator.communication_backend_name()),
-        store=dist.PrefixStore("group", store),
+        store=PrefixStore("group", store),
         rank=number,
         world_size=size,
         timeout=timedelta(seconds=_PATIENCE),

@@ -50,8 +50,12 @@ def _end(found: Blame) -> Iterator[str]:
     else:
         yield (
             f"the end: {worst.name} is off by {worst.error:.3g}; honest rounding of every call allows "
-            f"{worst.allowed:.3g} ({worst.budgets:,.2f} budgets)"
+            f"{worst.allowed:.3g} ({_times(worst.budgets)} the budget)"
         )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 10 else f"{ratio:.2g} times"
 
 
 def _culprit(number: int, culprit: Culprit, script: str) -> Iterator[str]:
@@ -61,7 +65,7 @@ def _culprit(number: int, culprit: Culprit, script: str) -> Iterator[str]:
     yield f"     {described(worst.step)}: {worst.finding}"
     yield f"     inputs: {', '.join(_inputs(worst))}"
     if worst.ratio not in (0.0, float("inf")):
-        yield f"     its error: {worst.ratio:,.1f} budgets"
+        yield f"     its error: {_times(worst.ratio)} its budget"
     if script:
         yield f"     shown without this package by: python {script}"
 

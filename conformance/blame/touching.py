@@ -47,7 +47,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Run the body of a case, and write what it has called."""
     names = Names()
     try:
-        with names:  # type: ignore[no-untyped-call]
+        with names:
             yield
     finally:
         with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -415,3 +417,34 @@ def failing(report: Report, cases: set[str]) -> Report:
         return wrong if case.id in cases else case
 
     return replace(report, cases=tuple(map(changed, report.cases)))
+
+
+# --- documentation ----------------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "blame.md"
+
+
+def test_the_picture_of_the_documentation_is_what_is_printed(device: torch.device) -> None:
+    """``CONFORMANCE_RENEW=1`` writes the picture anew."""
+    program = Program.load(f"{PAGE.parent / 'recipes' / 'model.py'}:train")
+    with overridden({"aten::silu.out": scaled(1.01)}, "PrivateUse1"):
+        found = blame(LocalRuns(program, device))
+    command = "docs/recipes/model.py:train --accelerator=acme -o wrong"
+    scripts = {"aten.silu.default": "wrong/aten_silu_default.py"}
+    # The last line has seconds.
+    printed = [*lines(found, "docs/recipes/model.py:train", "acme:0", scripts)][:-1]
+    picture = "\n".join(["```console", f"$ conformance blame {command}", *printed, "```"])
+    begin, end = "<!-- picture:begin -->\n", "\n<!-- picture:end -->"
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(begin)
+    shown, _, after = rest.partition(end)
+    if os.environ.get("CONFORMANCE_RENEW"):
+        PAGE.write_text(f"{before}{begin}{picture}{end}{after}", encoding="utf-8")
+        return
+
+    assert without_numbers(shown) == without_numbers(picture)
+
+
+def without_numbers(text: str) -> str:
+    """Return the text without the errors, whose last digits differ between processors."""
+    return re.sub(r"\d+(,\d{3})*(\.\d+)?(e-\d+)?", "#", text)
