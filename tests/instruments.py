@@ -89,6 +89,11 @@ INSTRUMENTS = (
         (("-m", "tests.workload_faults"),),
     ),
     Instrument(
+        "blame", "20", "Faults in kernels that programs use: is the culprit named first? Prints scores and misses.",
+        (("-m", "tests.blame.run", "--out", f"{KEPT}/blame"),), at_night=("--draws", "60", "--pairs", "10"),
+        packages=(("transformers", "transformers"),),
+    ),
+    Instrument(
         "do-nothing", "15", "Every case on an accelerator that does nothing: which pass, and may they?",
         (("-m", "tests.do_nothing.run"),),
     ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.docs.pages import README, blocks, text
 from tests.recipe.published import ROOT
 
-TITLE = "## Three recipes"
+TITLE = "## Four recipes"
 
 
 def recipes() -> list[str]:
