@@ -163,6 +163,17 @@ GRAPH_CAPTURE = capability(
 )
 GRAPH_POOL = capability("graph.pool", "Graphs can share a memory pool.")
 
+# --- torch.accelerator ----------------------------------------------------------------------------------------------
+TORCH_ACCELERATOR = capability(
+    "torch-accelerator", "torch.accelerator is this device: its functions act on it and report its state."
+)
+TORCH_ACCELERATOR_DTYPES = capability(
+    "torch-accelerator.dtypes", "torch.accelerator.get_device_capability() names the dtypes that the device stores."
+)
+TORCH_ACCELERATOR_GRAPH = capability(
+    "torch-accelerator.graph", "torch.accelerator.Graph captures work without running it, and replays it."
+)
+
 # --- precision ------------------------------------------------------------------------------------------------------
 ACCUMULATE_WIDE = capability(
     "precision.accumulate-wide", "Sums and products of 16-bit numbers are accumulated in float32 or better."

@@ -23,6 +23,7 @@ _NO_EVENT = "torch.cpu has no events with times; durations are measured with the
 _NO_COUNTERS = "PyTorch's CPU allocator keeps no counters; the numbers are the resident memory of the process"
 _NO_GRAPH = "PyTorch captures no graphs on the CPU"
 _ONE_DEVICE = "PyTorch presents all processors of a host as one device"
+_HOST = "torch.accelerator is the device beside the host, and never the host"
 _NO_PINNING = "no device copies from host memory here, so page-locking has no purpose"
 
 CPU = TorchAccelerator(
@@ -81,6 +82,9 @@ CPU = TorchAccelerator(
     | lacks(can.MEMORY_PINNED, _NO_PINNING)
     | lacks(can.MEMORY_PINNED_ASYNC, _NO_PINNING)
     | lacks(can.MEMORY_OOM, "PyTorch's CPU allocator raises a plain RuntimeError", NOT_YET)
+    | lacks(can.TORCH_ACCELERATOR, _HOST)
+    | lacks(can.TORCH_ACCELERATOR_DTYPES, _HOST)
+    | lacks(can.TORCH_ACCELERATOR_GRAPH, _HOST)
     | lacks(can.GRAPH_CAPTURE, _NO_GRAPH, NOT_YET)
     | lacks(can.GRAPH_POOL, _NO_GRAPH, NOT_YET)
     | lacks(can.TRITON, "Triton's releases compile no code for the CPU", NOT_YET),

@@ -95,6 +95,7 @@ CUDA = TorchAccelerator(
         can.DEVICE_VISIBILITY,
         can.RNG_PER_DEVICE,
         can.GRAPH_CAPTURE,
+        can.TORCH_ACCELERATOR_DTYPES,
         can.GRAPH_POOL,
         can.MATMUL_FULL,
         can.DENORMALS,

@@ -35,7 +35,7 @@ def make_module(profile: DeviceProfile, core: ModuleType) -> ModuleType:
     parts = (
         _devices(profile, core),
         _streams(profile),
-        _memory(profile),
+        _memory(profile, core),
         _random(profile, core),
         _precision(profile),
         _lazy(),
@@ -47,7 +47,7 @@ def make_module(profile: DeviceProfile, core: ModuleType) -> ModuleType:
     for name, dtype in _TENSOR_TYPES.items():
         setattr(module, name, functools.partial(torch.tensor, dtype=dtype, device=profile.device))
     # torch.<device>.random and .memory are modules of their own in PyTorch's devices.
-    for name, part in (("random", _random(profile, core)), ("memory", _memory(profile))):
+    for name, part in (("random", _random(profile, core)), ("memory", _memory(profile, core))):
         sub = ModuleType(f"{module.__name__}.{name}")
         vars(sub).update(part)
         setattr(module, name, sub)
@@ -180,13 +180,18 @@ def _streams(profile: DeviceProfile) -> dict[str, Any]:
 _TYPE_NUMBER = 20  # c10::DeviceType::PrivateUse1
 
 
-def _memory(profile: DeviceProfile) -> dict[str, Any]:
+def _memory(profile: DeviceProfile, core: ModuleType) -> dict[str, Any]:
     """Return the members about memory. Sizes are bytes."""
     at = functools.partial(_index, profile)
     own = torch.accelerator
 
     def on(function: Callable[[int], Any]) -> Callable[..., Any]:
         return lambda device=None: function(at(device))
+
+    def host_memory_stats() -> dict[str, int]:
+        """Return the bytes of pinned memory: in use, and with the cached ones, in the words of torch.cuda."""
+        used, held = core.host_memory()
+        return {"active_bytes.current": used, "allocated_bytes.current": held}
 
     allocated, reserved = on(own.memory_allocated), on(own.memory_reserved)
     peak, peak_reserved, reset = (
@@ -208,6 +213,7 @@ def _memory(profile: DeviceProfile) -> dict[str, Any]:
         "reset_accumulated_memory_stats": on(own.reset_accumulated_memory_stats),
         "memory_stats": on(own.memory_stats),
         "mem_get_info": on(own.get_memory_info),
+        "host_memory_stats": host_memory_stats,
     }
 
 

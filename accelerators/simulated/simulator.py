@@ -77,6 +77,8 @@ def _register(simulator: Simulator) -> None:
     _patch_dlpack_device(simulator.profile)
     _register_collectives(simulator.profile, simulator.core)
     compiling.register(simulator.profile, module)
+    if simulator.profile.graph:
+        simulator.core.register_graphs()
 
 
 def _register_collectives(profile: DeviceProfile, core: ModuleType) -> None:

@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include <ATen/core/GraphImplInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -17,6 +18,23 @@ namespace sim {
 namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
+
+// The dtypes that PyTorch converts on the host. Quantized ones, and those of less than a byte, are none.
+bool converts(c10::ScalarType dtype) {
+  using enum c10::ScalarType;
+  switch (dtype) {
+    case Byte: case Char: case Short: case Int: case Long: case UInt16: case UInt32: case UInt64: case Bool:
+    case Half: case BFloat16: case Float: case Double: case ComplexHalf: case ComplexFloat: case ComplexDouble:
+    case Float8_e5m2: case Float8_e4m3fn: case Float8_e5m2fnuz: case Float8_e4m3fnuz: case Float8_e8m0fnu:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool stores(c10::ScalarType dtype) {
+  return converts(dtype) && (config().dtypes.empty() || config().dtypes.count(dtype) > 0);
+}
 
 struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
@@ -32,6 +50,7 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
     if (device.index() >= 0 && device.index() < config().devices) set_current_device(device.index());
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(config().devices); }
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override;
 
   c10::Stream getStream(c10::Device device) const override { return timeline().current(device.index()); }
   c10::Stream getDefaultStream(c10::Device device) const override {
@@ -134,7 +153,45 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override;
 };
 
+// The claim of torch.accelerator.get_device_capability(): what the device stores and converts.
+c10::DeviceCapability DeviceGuard::getDeviceCapability(c10::Device) const {
+  c10::DeviceCapability capability;
+  auto& bits = capability.capability_data.capability_bits;
+  bits = 0;
+#define SIM_STORES(_, name) \
+  if (stores(c10::ScalarType::name)) bits |= 1ULL << c10::kIndex_##name;
+  AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(SIM_STORES)
+#undef SIM_STORES
+  return capability;
+}
+
+// torch.accelerator.Graph: the device's own graphs behind PyTorch's interface.
+struct GraphOfPyTorch final : at::GraphImplInterface {
+  explicit GraphOfPyTorch(const at::GraphImplArgs&) {}
+  void capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode) override { graph_.begin(pool.second); }
+  void capture_end() override { graph_.end(); }
+  void instantiate() override {}
+  void replay() override { graph_.replay(); }
+  void reset() override { graph_.reset(); }
+  c10::MempoolId_t pool() const override { return {0, graph_.pool()}; }
+  void enable_debug_mode() override {}
+  void debug_dump(const std::string&) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, config().device, ": graphs have no debug output");
+  }
+
+ private:
+  Graph graph_;
+};
+
 }  // namespace
+
+// The registry's key is the device's name, which exists once the device is renamed.
+void register_graphs() {
+  auto key = c10::DeviceTypeName(kType, false);
+  if (at::GraphImplRegistry()->Has(key)) return;
+  at::GraphImplRegistry()->Register(
+      key, [](const at::GraphImplArgs& args) -> std::unique_ptr<at::GraphImplInterface> { return std::make_unique<GraphOfPyTorch>(args); });
+}
 
 void Hooks::resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const {
   auto fresh = memory().allocate_on(storage.device().index(), bytes, true);

@@ -15,6 +15,7 @@ constexpr size_t kPoisonedWhole = 1 << 20;         // larger blocks are poisoned
 constexpr size_t kPoisonStride = 4096;
 constexpr size_t kPoisonedPlaces = 1 << 14;        // each place is a page fault: filling the device would take seconds
 constexpr size_t kManyRecords = 48;
+constexpr size_t kMostPinnedCached = 32 << 20;     // bytes of freed pinned memory
 constexpr int64_t kMostCached = 320 << 20;         // bytes of a device; they are memory of the host, which workers share
 
 size_t round_up(size_t bytes) { return std::max<size_t>(1, (bytes + kGranularity - 1) / kGranularity) * kGranularity; }
@@ -406,7 +407,15 @@ c10::DataPtr PinnedMemory::allocate(size_t bytes) {
   Guard lock(simulator_mutex());
   if (bytes == 0) return {nullptr, nullptr, &delete_pinned, c10::Device(c10::DeviceType::CPU)};
   void* data = nullptr;
-  TORCH_CHECK(posix_memalign(&data, 4096, bytes) == 0, config().device, ": no memory left for ", bytes, " pinned bytes");
+  if (auto kept = cached_.find(bytes); kept != cached_.end()) {
+    data = kept->second;
+    cached_.erase(kept);
+  } else {
+    TORCH_CHECK(posix_memalign(&data, 4096, bytes) == 0, config().device, ": no memory left for ", bytes, " pinned bytes");
+    held_ += bytes;
+    sizes_[reinterpret_cast<uintptr_t>(data)] = bytes;
+  }
+  used_ += bytes;
   if (!broken(Switch::pin_pageable)) ranges_[reinterpret_cast<uintptr_t>(data)] = bytes;
   stats_.allocated_bytes.increase(bytes);
   stats_.allocations.increase(1);
@@ -416,13 +425,33 @@ c10::DataPtr PinnedMemory::allocate(size_t bytes) {
 void PinnedMemory::free(void* address) {
   if (!address) return;
   Guard lock(simulator_mutex());
-  auto it = ranges_.find(reinterpret_cast<uintptr_t>(address));
-  if (it != ranges_.end()) {
-    stats_.allocated_bytes.decrease(it->second);
+  auto bytes = sizes_.at(reinterpret_cast<uintptr_t>(address));
+  if (ranges_.erase(reinterpret_cast<uintptr_t>(address))) {
+    stats_.allocated_bytes.decrease(bytes);
     stats_.allocations.decrease(1);
-    ranges_.erase(it);
   }
-  std::free(address);
+  used_ -= bytes;
+  cached_.emplace(bytes, address);
+  if (held_ - used_ > kMostPinnedCached) release_cached();
+}
+
+void PinnedMemory::release_cached() {
+  for (auto [bytes, address] : cached_) {
+    held_ -= bytes;
+    sizes_.erase(reinterpret_cast<uintptr_t>(address));
+    std::free(address);
+  }
+  cached_.clear();
+}
+
+void PinnedMemory::empty_cache() {
+  Guard lock(simulator_mutex());
+  release_cached();
+}
+
+std::pair<size_t, size_t> PinnedMemory::held() const {
+  Guard lock(simulator_mutex());
+  return {used_, held_};
 }
 
 bool PinnedMemory::contains(const void* address) const {

@@ -119,15 +119,21 @@ class PinnedMemory final : public at::HostAllocator {
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* dest, const void* src, std::size_t count) const override;
   bool record_event(void*, void*, c10::Stream) override { return true; }
-  void empty_cache() override {}
+  void empty_cache() override;
   at::HostStats get_stats() override { return stats_; }
   void reset_accumulated_stats() override {}
   void reset_peak_stats() override {}
   bool contains(const void* address) const;
   void free(void* address);
+  std::pair<size_t, size_t> held() const;   // bytes in use, and bytes that include cached ones
 
  private:
   std::map<uintptr_t, size_t> ranges_;
+  std::unordered_map<uintptr_t, size_t> sizes_;   // of all memory that was handed out and not returned to the system
+  std::multimap<size_t, void*> cached_;
+  size_t used_ = 0, held_ = 0;
+
+  void release_cached();
   at::HostStats stats_;
 };
 

@@ -11,6 +11,7 @@ namespace py = pybind11;
 namespace sim {
 
 void register_device();
+void register_graphs();
 void register_profiler();
 void register_collectives();
 
@@ -128,6 +129,7 @@ PYBIND11_MODULE(sim_core, m) {
   using namespace sim;
   m.def("configure", &configure);
   m.def("register_collectives", &register_collectives);
+  m.def("register_graphs", &register_graphs);
   m.def("switch_names", &Switches::names);
   m.def("set_switch", [](const std::string& name, double value) { return switches().set(name, value); });
   m.def("switch_hits", [] { return switches().hits(); });
@@ -140,6 +142,7 @@ PYBIND11_MODULE(sim_core, m) {
   m.def("default_generator", [](int device) { return default_generator(static_cast<c10::DeviceIndex>(device)); });
   m.def("device_count", [] { return int(device_count()); });
   m.def("new_pool", &Graph::new_pool);
+  m.def("host_memory", [] { return pinned().held(); });
   m.def("is_capturing", [] { return capturing(current_device()) != nullptr; });
   m.def("drop_python", [] { arounds().clear(); });
   auto nogil = py::call_guard<py::gil_scoped_release>();

@@ -23,6 +23,9 @@ from conformance.accelerators.capabilities import (
     RNG_STATE,
     SYNCHRONIZE,
     SYNCHRONOUS,
+    TORCH_ACCELERATOR,
+    TORCH_ACCELERATOR_DTYPES,
+    TORCH_ACCELERATOR_GRAPH,
 )
 from conformance.judging.finding import Refused
 from conformance.plan.case import Level, case
@@ -32,6 +35,9 @@ from conformance.suites.accelerator import test_rng as random_numbers
 from conformance.suites.accelerator import test_synchronize as synchronizing
 from conformance.suites.accelerator.patterns import random_bits
 from conformance.suites.checkpoint import test_files
+from conformance.suites.torch_accelerator import test_devices as torch_devices
+from conformance.suites.torch_accelerator import test_dtypes as torch_dtypes
+from conformance.suites.torch_accelerator import test_graphs as torch_graphs
 
 from .refusals import refuse_if_false, refuse_on_one_device
 
@@ -181,3 +187,46 @@ def test_backpressure(accelerator, device):
     refuse_if_false(accelerator.handles_memory_backpressure(), "handles_memory_backpressure()")
 
     test_flags.test_backpressure(accelerator, device)
+
+
+@case("capabilities.torch-accelerator", requires=[TORCH_ACCELERATOR], adaptive=True)
+def test_torch_accelerator(accelerator, device):
+    """torch.accelerator is this device, and its count and its current device are those of the vendor's module."""
+    _refuse_unless_current(device)
+
+    torch_devices.test_device_count(accelerator, device)
+    torch_devices.test_current(accelerator, device, "current_device_index")
+
+
+@case("capabilities.torch-accelerator.dtypes", requires=[TORCH_ACCELERATOR_DTYPES], adaptive=True)
+def test_torch_accelerator_dtypes(device):
+    """The backend claims float32, which the device stores."""
+    _refuse_unless_current(device)
+    try:
+        names = torch_dtypes.claimed(device)
+    except RuntimeError as error:
+        raise Refused(str(error)) from None
+
+    assert "float32" in names, (
+        f"get_device_capability() names {', '.join(sorted(names))}, and float32 is not among them"
+    )
+    assert torch_dtypes.refusal(device, "float32") is None
+
+
+@case("capabilities.torch-accelerator.graph", requires=[TORCH_ACCELERATOR_GRAPH], adaptive=True)
+def test_torch_accelerator_graph(accelerator, device):
+    """Work that torch.accelerator.Graph captures runs in each replay."""
+    _refuse_unless_current(device)
+    try:
+        torch.accelerator.Graph()
+    except (AttributeError, RuntimeError) as error:
+        raise Refused(str(error)) from None
+
+    torch_graphs.test_replay(accelerator, device)
+
+
+def _refuse_unless_current(device):
+    """Raise Refused if torch.accelerator is another device, or none."""
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    if current is None or current.type != device.type:
+        raise Refused(f"torch.accelerator.current_accelerator() is {current}")
