@@ -61,7 +61,6 @@ TORCH_BASE: Final[Capabilities] = frozenset(
         vocabulary.LAZY_CALL,
         vocabulary.TENSOR_TYPES,
         vocabulary.OP_BUILDERS,
-        vocabulary.TORCH_ACCELERATOR,
     }
 )
 

@@ -87,6 +87,7 @@ CUDA = TorchAccelerator(
     ordered=False,
     backpressure=False,
     capabilities=TORCH_BASE
+    | {can.TORCH_ACCELERATOR}
     | STREAMS
     | ALLOCATOR
     | PINNING

@@ -32,6 +32,7 @@ MLU = TorchAccelerator(
     ordered=False,
     backpressure=False,
     capabilities=TORCH_BASE
+    | {can.TORCH_ACCELERATOR}
     | STREAMS
     | ALLOCATOR
     | PINNING

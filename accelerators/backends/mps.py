@@ -28,6 +28,7 @@ MPS = TorchAccelerator(
     memory=DriverMemory("current_allocated_memory", "driver_allocated_memory", "recommended_max_memory"),
     randomness=NamedGenerator("_get_default_mps_generator"),
     capabilities=TORCH_BASE
+    | {can.TORCH_ACCELERATOR}
     | {can.AUTOCAST, can.COMPILE}
     | dtypes("float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
     # gloo carries tensors of the host only, so nothing is claimed about collectives of the device's tensors.

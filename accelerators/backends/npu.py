@@ -31,6 +31,7 @@ NPU = TorchAccelerator(
     ordered=False,
     backpressure=False,
     capabilities=TORCH_BASE
+    | {can.TORCH_ACCELERATOR}
     | STREAMS
     | ALLOCATOR
     | {can.MEMORY_PINNED, can.DEVICE_MULTIPLE, can.RNG_PER_DEVICE, can.GRAPH_CAPTURE, can.AUTOCAST}

@@ -43,6 +43,7 @@ SIM = TorchAccelerator(
         can.RNG_PER_DEVICE,
         can.GRAPH_CAPTURE,
         can.GRAPH_POOL,
+        can.TORCH_ACCELERATOR,
         can.TORCH_ACCELERATOR_DTYPES,
         can.TORCH_ACCELERATOR_GRAPH,
         can.MATMUL_FULL,

@@ -38,6 +38,7 @@ SUPA = TorchAccelerator(
     ordered=False,
     backpressure=False,
     capabilities=TORCH_BASE
+    | {can.TORCH_ACCELERATOR}
     | STREAMS
     | ALLOCATOR
     | PINNING

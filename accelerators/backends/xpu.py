@@ -30,6 +30,7 @@ XPU = TorchAccelerator(
     ordered=False,
     backpressure=False,
     capabilities=TORCH_BASE
+    | {can.TORCH_ACCELERATOR}
     | STREAMS
     | ALLOCATOR
     | PINNING
