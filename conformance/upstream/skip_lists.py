@@ -1,0 +1,283 @@
+"""Readers of skip lists. Files are untrusted: Python is parsed, never executed; YAML is loaded by the safe loader."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.base.errors import UsageError
+from conformance.reports.plain_text import one_line
+
+#: Bytes of one file. The largest known list has 60 kB.
+_MOST_BYTES = 4 << 20
+#: Names whose value is a list in PyTorch's own form, as attributes of a class or arguments of set_test_configs().
+_OWN_FORM = ("test_exclusions", "op_overrides", "op_allowlist")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a skip list.
+
+    ``name`` is part of a test's name, or a regular expression if ``is_pattern``; without one, the entry is about
+    ``operator`` in ``dtypes`` (all if empty). ``test_class`` and ``test_file`` limit it. ``comment`` is the list's own.
+    """
+
+    where: str
+    text: str
+    name: str = ""
+    operator: str = ""
+    dtypes: tuple[str, ...] = ()
+    test_class: str = ""
+    test_file: str = ""
+    comment: str = ""
+    is_pattern: bool = False
+    allows: bool = False
+
+
+def read(path: Path) -> list[Entry]:
+    """Return the entries of a list; raise UsageError in one sentence for a file that cannot be read."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Name a file with a skip list.") from None
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{path} has {len(data)} bytes, and a skip list has at most {_MOST_BYTES}. Name another file.")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no text in UTF-8. Name a file with a skip list.") from None
+    return list(_yaml(path, text) if path.suffix in (".yaml", ".yml") else _python(path, text))
+
+
+# --- Python ---------------------------------------------------------------------------------------------------------
+
+
+def _python(path: Path, text: str) -> Iterator[Entry]:
+    """Yield the entries of a Python file in any of the known forms."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        at = f", line {line}" if line else ""
+        raise UsageError(f"{path}{at} is no valid Python: {getattr(error, 'msg', error)}. Correct the file.") from None
+    reader = _PythonReader(path, _comments(text))
+    for node in ast.walk(tree):
+        for name, value in _named_values(node):
+            yield from reader.entries(name, value)
+
+
+def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names that a statement or call gives to values."""
+    if isinstance(node, ast.Assign):
+        yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+        yield from ((target.attr, node.value) for target in node.targets if isinstance(target, ast.Attribute))
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+        yield node.target.id, node.value
+    elif isinstance(node, ast.Call):
+        yield from ((keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg in _OWN_FORM)
+
+
+def _comments(text: str) -> dict[int, str]:
+    """Return the comment behind code by its line, and a comment alone on its line by the negative number of it."""
+    found: dict[int, str] = {}
+    alone: dict[int, str] = {}
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                words = token.string.lstrip("# ").strip()
+                (alone if token.line.lstrip().startswith("#") else found)[token.start[0]] = words
+    except (tokenize.TokenError, SyntaxError):
+        return {}
+    return {**found, **{-line: words for line, words in alone.items()}}
+
+
+class _PythonReader:
+    """Reads the values of one Python file."""
+
+    def __init__(self, path: Path, comments: dict[int, str]) -> None:
+        self._path, self._comments = path, comments
+
+    def entries(self, name: str, value: ast.expr) -> Iterator[Entry]:
+        """Yield the entries of a value under its name."""
+        if name == "op_allowlist":
+            yield from (self._entry(node, text, operator=text, allows=True) for node, text in _strings(value))
+        elif isinstance(value, ast.Dict) and name == "test_exclusions":
+            yield from self._exclusions(value)
+        elif isinstance(value, ast.Dict) and name == "op_overrides":
+            yield from self._overrides(value)
+        elif isinstance(value, ast.Dict) and "skip" in name.lower():
+            yield from self._files(value)
+
+    def _exclusions(self, value: ast.Dict) -> Iterator[Entry]:
+        for key, names in zip(value.keys, value.values, strict=True):
+            test_class = _text(key)
+            for node, text in _strings(names):
+                whole = "" if text == "*" else text
+                yield self._entry(node, f"{test_class}.{text}", name=whole, test_class=test_class)
+
+    def _overrides(self, value: ast.Dict) -> Iterator[Entry]:
+        for key, decorators in zip(value.keys, value.values, strict=True):
+            operator = _text(key)
+            calls = [node for node in ast.walk(decorators) if _called(node) in ("DecorateInfo", "skip", "xfail")]
+            infos = [call for call in calls if _called(call) == "DecorateInfo"] or calls
+            for call in infos:
+                assert isinstance(call, ast.Call)
+                classes = [_text(argument) for argument in call.args[1:3]] if _called(call) == "DecorateInfo" else []
+                given = {keyword.arg: keyword.value for keyword in call.keywords}
+                dtypes = tuple(_dtypes(given["dtypes"])) if "dtypes" in given else ()
+                text = f"{operator}[{', '.join(dtypes) or 'all dtypes'}]"
+                yield self._entry(
+                    call,
+                    text,
+                    operator=operator,
+                    dtypes=dtypes,
+                    test_class=_text(given.get("cls_name")) or (classes[0] if classes else ""),
+                    name=_text(given.get("test_name")) or (classes[1] if len(classes) > 1 else ""),
+                )
+
+    def _files(self, value: ast.Dict) -> Iterator[Entry]:
+        """Yield the entries of a dictionary of test files. None runs the whole file and skips nothing."""
+        for key, names in zip(value.keys, value.values, strict=True):
+            file = _text(key)
+            for node, text in _strings(names):
+                if text.endswith((".py::", ".py")):
+                    yield self._entry(node, text, test_file=text.partition("::")[0])
+                else:
+                    yield self._entry(node, text, name=text, test_file=file)
+
+    def _entry(self, node: ast.AST, text: str, **more: Any) -> Entry:
+        line = getattr(node, "lineno", 0)
+        return Entry(f"{self._path}:{line}", one_line(text, 200), comment=self._comment(line), **more)
+
+    def _comment(self, line: int) -> str:
+        """Return the comment behind an entry, or the lines of comments directly above it."""
+        if line in self._comments:
+            return one_line(self._comments[line], 200)
+        above = []
+        while -(line - 1) in self._comments:
+            line -= 1
+            above.append(self._comments[-line])
+        return one_line(" ".join(reversed(above)), 200)
+
+
+def _called(node: ast.AST) -> str:
+    """Return the last name of the function that a call calls."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _text(node: ast.expr | None) -> str:
+    """Return a literal text; of f-strings and sums, the parts that are literal."""
+    if node is None:
+        return ""
+    return "".join(
+        part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    )
+
+
+def _strings(node: ast.expr) -> Iterator[tuple[ast.AST, str]]:
+    """Yield the literal texts in a value, in their order."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node, node.value
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        for element in node.elts:
+            yield from _strings(element)
+    elif isinstance(node, ast.Call):  # frozenset((…))
+        for argument in node.args:
+            yield from _strings(argument)
+
+
+def _dtypes(node: ast.expr) -> Iterator[str]:
+    """Yield the names of dtypes such as ``torch.float16`` in a value."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "torch":
+            yield part.attr
+
+
+# --- YAML -----------------------------------------------------------------------------------------------------------
+
+
+def _yaml(path: Path, text: str) -> Iterator[Entry]:
+    """Yield the tests that a configuration of torch-spyre does not want to pass, and the operators that it allows."""
+    try:
+        yaml = importlib.import_module("yaml")
+    except ImportError:
+        raise UsageError(f"{path} is YAML, and PyYAML is not installed. Install it: pip install pyyaml.") from None
+    if text.count("&") and text.count("*") > 1000:
+        raise UsageError(f"{path} has more than 1000 aliases, which no skip list needs. Name another file.")
+    try:
+        data = yaml.load(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or type(error).__name__
+        raise UsageError(f"{path}{at} is no valid YAML: {one_line(str(problem), 120)}. Correct the file.") from None
+    config = _get(data, "test_suite_config")
+    if not isinstance(config, dict):
+        raise UsageError(f"{path} has no `test_suite_config`, so it is no configuration of torch-spyre's tests.")
+    for file in _list(_get(config, "files")):
+        yield from _spyre_file(path, file)
+    for operator in _list(_get(_get(config, "global"), "supported_ops")):
+        name = str(_get(operator, "name") or "")
+        yield Entry(str(path), name, operator=name, allows=True)
+
+
+def _spyre_file(path: Path, file: Any) -> Iterator[Entry]:
+    test_file = Path(str(_get(file, "path") or "")).name
+    for test in _list(_get(file, "tests")):
+        mode = str(_get(test, "mode") or "mandatory_success")
+        if mode not in ("skip", "xfail", "xfail_strict"):
+            continue
+        edits = _get(test, "edits")
+        dtypes = tuple(str(_get(dtype, "name")) for dtype in _list(_get(_get(edits, "dtypes"), "include")))
+        for name in _list(_get(test, "names")):
+            test_class, _, method = str(name).rpartition("::")
+            yield Entry(
+                str(path), one_line(str(name), 200), method, "", dtypes, test_class, test_file, mode, is_pattern=True
+            )
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+# --- PyTorch's own entries --------------------------------------------------------------------------------------------
+
+
+def of_database(device_type: str) -> list[Entry]:
+    """Return the skips and expected failures of the installed database that name a device type."""
+    from .evidence import operators
+
+    found = []
+    for name, info in operators().items():
+        for decorator in info.decorators:
+            types = getattr(decorator, "device_type", None)
+            if device_type not in ((types,) if isinstance(types, str) else types or ()) or not _hides(decorator):
+                continue
+            dtypes = tuple(str(dtype).removeprefix("torch.") for dtype in decorator.dtypes or ())
+            limits = {"test_class": decorator.cls_name or "", "name": decorator.test_name or ""}
+            found.append(
+                Entry("op_db", f"{name}[{', '.join(dtypes) or 'all dtypes'}]", operator=name, dtypes=dtypes, **limits)
+            )
+    return found
+
+
+def _hides(decorator: Any) -> bool:
+    """Return whether an entry skips a test or expects that it fails."""
+    functions: list[Callable[..., Any]] = list(decorator.decorators)
+    return any(
+        function.__qualname__.startswith(("skip.", "expectedFailure"))
+        for function in functions
+        if hasattr(function, "__qualname__")
+    )
