@@ -213,6 +213,8 @@ def _environment(setting: Setting, base: Path) -> dict[str, str]:
         "TORCH_TEST_DEVICES": str(base),
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": setting.device_type,
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        # Its four lines would stand in the place of the error.
+        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
     }
 
 

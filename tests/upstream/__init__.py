@@ -1,0 +1,1 @@
+"""Tests of the bridge to PyTorch's own device tests."""

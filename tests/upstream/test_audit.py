@@ -1,0 +1,185 @@
+"""Audit of skip lists: each entry gets its class, no list is executed, and a bad file is one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.base.errors import UsageError
+from conformance.cli.main import main
+from conformance.reports.report_json import to_json
+from conformance.reports.verdict import Reason, failed, passed
+from conformance.upstream.evidence import dtypes_of, operators
+from conformance.upstream.skip_lists import Entry, read
+from tests.reports.samples import entry, report_of
+
+Audit = Callable[..., list[dict[str, Any]]]
+#: Operators whose names are in no other one, each with float32.
+SINGLE = [name for name in operators() if "float32" in dtypes_of(name) and name.isalnum()][:120]
+STALE, NEEDED, LEFT = SINGLE[:60], SINGLE[60:100], SINGLE[100:]
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    """A report of supa: 60 operators pass in float32, and 40 fail."""
+    cases = [
+        (entry(f"operators.{name}", dtype="float32", mode="inference"), verdict)
+        for names, verdict in ((STALE, passed()), (NEEDED, failed(Reason.WRONG, "7 elements differ")))
+        for name in names
+    ]
+    made = report_of(tmp_path, *cases)
+    path = tmp_path / "made.json"
+    path.write_text(to_json(made))
+    return path
+
+
+@pytest.fixture
+def audit(report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Audit:
+    """Return a function that audits texts as files, and returns the rows."""
+
+    def run(*texts: str, suffix: str = ".py", options: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        files = [tmp_path / f"list{number}{suffix}" for number, _ in enumerate(texts)]
+        for file, text in zip(files, texts, strict=True):
+            file.write_text(text)
+        command = ["upstream", "audit", *map(str, files), "--accelerator", "supa", "--report", str(report)]
+        assert main([*command, "--format", "json", *options]) == 0
+        rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return rows
+
+    return run
+
+
+def names_of(rows: list[dict[str, Any]], state: str) -> list[str]:
+    return [row["entry"] for row in rows if row["class"] == state]
+
+
+def as_dictionary(names: list[str]) -> str:
+    entries = "".join(f'        # ticket {number}\n        "{name}",\n' for number, name in enumerate(names))
+    return f'skip_dict = {{\n    "test_ops_sim.py": (\n{entries}    ),\n    "test_other.py": None,\n}}\n'
+
+
+def test_of_200_entries_the_60_stale_ones_are_named_and_no_other(audit: Audit):
+    stale = [f"test_out_{name}_supa_float32" for name in STALE[:30]]
+    needed = [f"test_out_{name}_supa_float32" for name in NEEDED]
+    others = [f"test_storage_number_{number}_sim" for number in range(60)]
+    overrides = dict.fromkeys(STALE[30:], "[DecorateInfo(unittest.skip('x'), dtypes=(torch.float32,))]")
+    overrides |= {f"no_operator_{number}": "[DecorateInfo(unittest.skip('x'))]" for number in range(20)}
+    overrides |= dict.fromkeys(LEFT, "[DecorateInfo(unittest.skip('x'), dtypes=(torch.float32,))]")
+    body = "".join(f"        {name!r}: {value},\n" for name, value in overrides.items())
+
+    rows = audit(as_dictionary([*stale, *needed, *others]), f"class Base(X):\n    op_overrides = {{\n{body}    }}\n")
+
+    assert len(rows) == 200
+    assert names_of(rows, "stale") == [*stale, *(f"{name}[float32]" for name in STALE[30:])]
+    assert names_of(rows, "needed") == needed
+    assert names_of(rows, "not ours") == others
+    assert len(names_of(rows, "dead")) == 20
+    assert names_of(rows, "unknown") == [f"{name}[float32]" for name in LEFT]
+
+
+def test_an_entry_is_a_part_of_a_name_and_hides_all_that_contain_it(audit: Audit, tmp_path: Path):
+    names = tmp_path / "names"
+    names.write_text("TestA.test_sum_supa_int8\nTestA.test_cumsum_supa_int8\nTestB.test_sum_supa_int8\n")
+
+    rows = audit(as_dictionary(["sum_supa", "test_nothing"]), options=("--names", str(names)))
+
+    assert [(row["entry"], row["hides"]) for row in rows] == [("sum_supa", 3), ("test_nothing", 0)]
+    assert names_of(rows, "dead") == ["test_nothing"]
+
+
+def test_exclusions_hide_by_class_and_whole_name(audit: Audit, tmp_path: Path):
+    names = tmp_path / "names"
+    names.write_text("TestASIM.test_sum_sim\nTestASIM.test_mean_sim\nTestBSIM.test_sum_sim\n")
+    text = 'set_test_configs(test_exclusions={"TestA": ["test_sum"], "TestB": "*", "TestC": "*"})\n'
+
+    rows = audit(text, options=("--names", str(names)))
+
+    assert [(row["entry"], row["hides"], row["class"]) for row in rows] == [
+        ("TestA.test_sum", 1, "not ours"),
+        ("TestB.*", 1, "not ours"),
+        ("TestC.*", 0, "dead"),
+    ]
+
+
+def test_a_key_that_is_no_file_skips_nothing(audit: Audit):
+    rows = audit('skip_dict = {"test_unary_ufuncs_sim.pyy": ("test_a",), "test_binary_ufuncs": ("test_b",)}\n')
+
+    assert [row["class"] for row in rows] == ["dead", "dead"]
+
+
+def test_comments_are_kept_and_nothing_is_executed(audit: Audit, tmp_path: Path):
+    mark = tmp_path / "executed"
+    rows = audit(f"open({str(mark)!r}, 'w')\nimport no_such_module\n" + as_dictionary(["test_a", "test_b"]))
+
+    assert [row["comment"] for row in rows] == ["ticket 0", "ticket 1"]
+    assert not mark.exists()
+
+
+SPYRE = """
+test_suite_config:
+  files:
+    - path: ${TORCH_ROOT}/test/test_unary_ufuncs.py
+      tests:
+        - names: ["TestUnaryUfuncs::test_contig.*"]
+          mode: xfail
+        - names: ["TestUnaryUfuncs::test_polygamma_neg"]
+          mode: mandatory_success
+  global:
+    supported_ops: [{name: add, dtypes: [{name: float16, precision: {atol: 1e-3}}]}, {name: no_such_operator}]
+"""
+
+
+def test_a_configuration_of_torch_spyre(audit: Audit, tmp_path: Path):
+    pytest.importorskip("yaml")
+    names = tmp_path / "names"
+    names.write_text("TestUnaryUfuncsSIM.test_contig_abs_sim\nTestUnaryUfuncsSIM.test_abs_sim\n")
+
+    rows = audit(SPYRE, suffix=".yaml", options=("--names", str(names)))
+
+    assert [(row["entry"], row["hides"], row["class"]) for row in rows] == [
+        ("TestUnaryUfuncs::test_contig.*", 1, "not ours"),
+        ("add", 0, "not ours"),
+        ("no_such_operator", 0, "dead"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("list.py", "skip_dict = {\n", "line 1 is no valid Python"),
+        ("list.py", "skip_dict = " + "(" * 5000, "is no valid Python"),
+        ("list.yaml", "a: [1\n", "is no valid YAML"),
+        ("list.yaml", "a: !!python/object/apply:os.system [ls]\n", "is no valid YAML"),
+        ("list.yaml", "a: 1\n", "has no `test_suite_config`"),
+    ],
+)
+def test_a_bad_list_is_one_sentence(name: str, text: str, sentence: str, tmp_path: Path):
+    file = tmp_path / name
+    file.write_text(text)
+
+    with pytest.raises(UsageError, match=sentence):
+        read(file)
+
+
+def test_a_missing_list_ends_with_status_4(capsys: pytest.CaptureFixture[str]):
+    assert main(["upstream", "audit", "no_such_list.py", "--accelerator", "sim"]) == 4
+    assert "no_such_list.py cannot be read" in capsys.readouterr().err
+
+
+def test_the_database_names_what_it_skips_on_a_device(capsys: pytest.CaptureFixture[str]):
+    assert main(["upstream", "audit", "op_db", "--accelerator", "sim", "--device-type", "mps"]) == 0
+
+    assert "unknown" in capsys.readouterr().out
+
+
+def test_an_allowlist_is_read(tmp_path: Path):
+    file = tmp_path / "base.py"
+    file.write_text('class Base(X):\n    op_allowlist = frozenset(("add", "mul"))\n')
+
+    found: list[Entry] = read(file)
+
+    assert [(each.operator, each.allows) for each in found] == [("add", True), ("mul", True)]
