@@ -202,5 +202,8 @@ COMM_DEATH = capability(
     "comm.death", "If a rank dies in a collective, the other ranks get an error within half a minute."
 )
 COMM_TAGS = capability("comm.tags", "A receive with a tag gets the message with that tag, in any order.")
+COMM_SYMMETRIC = capability(
+    "comm.symmetric-memory", "Ranks read and write each other's memory through torch.distributed._symmetric_memory."
+)
 TRITON = capability("triton", "Triton kernels compile and run.")
 PROFILER = capability("profiler", "torch.profiler records activity on this device.")
