@@ -19,6 +19,8 @@ KERNEL_ORIGINS: Final = ("vendor", "native", "reference", "unknown")
 #: The metric in which a case says whose kernel ran.
 IMPLEMENTATION: Final = "implementation"
 _KERNELS: Final = "kernels."
+#: Areas in which every passed case about a kernel says whose kernel it was. One that does not say it shows nobody's.
+WHOSE_KERNEL: Final = frozenset({"ops"})
 #: Shares are counted in this dtype, and over cases without a dtype: a device without float64 can reach them too.
 COMMON_DTYPES: Final = frozenset({None, "float32"})
 
@@ -51,10 +53,17 @@ def breadth(groups: Iterable[CaseGroup], lost: int = 0) -> Breadth:
 
 def is_borrowed(case: CaseRecord) -> bool:
     """Return whether a passed case shows a kernel of this project, or of PyTorch, instead of the vendor's own."""
-    if case.outcome is not Outcome.PASS or not any(cell.startswith(_KERNELS) for cell in case.requires):
+    if case.outcome is not Outcome.PASS or not runs_a_kernel(case):
         return False
     origin = case.metrics.get(IMPLEMENTATION)
+    if case.area in WHOSE_KERNEL:
+        return origin != "vendor"
     return origin in ("native", "reference") or (case.reason is Reason.EMULATED and origin != "vendor")
+
+
+def runs_a_kernel(case: PlannedCase) -> bool:
+    """Return whether the case is about a kernel."""
+    return any(cell.startswith(_KERNELS) for cell in case.requires)
 
 
 def _kernel_passes(group: CaseGroup) -> Iterable[CaseRecord]:
@@ -121,6 +130,32 @@ def area_shares(
         claimed[area] += number
     for area in sorted(planned):
         yield AreaShare(area, claimed[area], planned[area])
+
+
+#: Dtypes of reduced precision. A device need not have them; one that has them for inference shows what training lacks.
+REDUCED_DTYPES: Final = ("float16", "bfloat16")
+_OPERATORS: Final = "operators"
+
+
+def reduced_shares(groups: Iterable[tuple[CaseGroup, int]], mode: str) -> dict[str, AreaShare]:
+    """Return the share of the operators' cases of a mode that are claimed in each dtype of reduced precision.
+
+    Cells that PyTorch's own CPU lacks count only where they are claimed.
+    """
+    claimed: Counter[str] = Counter()
+    planned: Counter[str] = Counter()
+    for group, _ in groups:
+        if group.area != _OPERATORS or group.first.axes.get("mode") != mode:
+            continue
+        is_claimed = group.reason.facts.claimed
+        found = Counter(
+            [str(case.axes.get("dtype")) for case in group.cases if is_claimed or case.in_reference]
+        )
+        planned += found
+        claimed += found if is_claimed else Counter()
+    return {
+        dtype: AreaShare(f"{_OPERATORS} {dtype} {mode}", claimed[dtype], planned[dtype]) for dtype in REDUCED_DTYPES
+    }
 
 
 def claimed_cells(groups: Iterable[CaseGroup]) -> frozenset[str]:

@@ -48,6 +48,8 @@ AREAS: Final = frozenset(
         "workloads",
     }
 )
+#: Share of the passed cases of these areas that a run with a challenge has to answer for. Fewer answers show too little.
+MINIMUM_SHARE: Final = 0.6
 #: No character that a shell changes, and too long to be guessed.
 _NONCE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")
 #: Characters of one value; a complex number in full precision has about 50.
@@ -114,6 +116,11 @@ def complaint(report: Report, nonce: str) -> str:
 def answering(report: Report) -> list[CaseRecord]:
     """Return the passed cases of the areas that record values, with or without recorded values."""
     return [case for case in report.cases if case.outcome is Outcome.PASS and case.area in AREAS and case.of_device]
+
+
+def has_answer(case: CaseRecord) -> bool:
+    """Return whether the case kept at least one value."""
+    return bool(answer_of(case).strip())
 
 
 def answer_of(case: CaseRecord) -> str:

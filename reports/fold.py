@@ -28,6 +28,7 @@ from conformance.reports.model import (
 from conformance.reports.plain_text import told_apart, without_folders
 from conformance.reports.planned import PlannedCase
 from conformance.reports.report_json import read_planned
+from conformance.reports.stack import with_fingerprint
 from conformance.reports.repro import ReproLine, repro_line
 from conformance.reports.verdict import Outcome, Reason
 
@@ -49,16 +50,26 @@ def fold(manifest: Mapping[str, Any], records: JournalRecords) -> Report:
     repro = repro_line(header)
     cases = tuple(_judged(case, ended[case.id], repro) for case in planned if case.id in ended)
     accounting = _accounting(planned, records, known)
-    return Report(
-        run=_run(manifest, records, len(planned)),
-        accelerator=_accelerator(header, records.accelerator or {}),
-        environment=_environment(header.get("environment")),
-        declaration=_declaration(records.accelerator or {}),
+    return replace(
+        head(manifest, records, len(planned)),
         waivers=_waivers(cases),
         accounting=accounting,
         totals=count_cases(cases, accounting),
         notes=tuple(redaction.message(note) for note in records.notes),
         cases=cases,
+    )
+
+
+def head(manifest: Mapping[str, Any], records: JournalRecords, cases: int = 0) -> Report:
+    """Return the report without its cases: the facts about run, accelerator, environment and declaration."""
+    header, reported = records.run or {}, records.accelerator or {}
+    return with_fingerprint(
+        Report(
+            run=_run(manifest, records, cases),
+            accelerator=_accelerator(header, reported),
+            environment=_environment(header.get("environment")),
+            declaration=_declaration(reported),
+        )
     )
 
 
@@ -145,16 +156,16 @@ def _run(manifest: Mapping[str, Any], records: JournalRecords, cases: int) -> Ru
         id=redaction.word(header.get("run")),
         started=redaction.word(header.get("started")),
         finished=redaction.word(finish.get("finished")),
-        suite=_suite(manifest, cases),
+        suite=_suite(manifest, cases, redaction.word(header.get("suite_files"))),
         invocation=_invocation(header),
         profile=None if profile is None else redaction.word(profile),
         strictness=redaction.word(header.get("strictness", "ci")),
     )
 
 
-def _suite(manifest: Mapping[str, Any], cases: int) -> Suite:
+def _suite(manifest: Mapping[str, Any], cases: int, files: str) -> Suite:
     version, sha256, commit = (redaction.word(manifest.get(name)) for name in ("suite", "sha256", "commit"))
-    return Suite(version, sha256, cases, commit)
+    return Suite(version, sha256, cases, commit, files)
 
 
 def _invocation(header: Mapping[str, Any]) -> Invocation:
@@ -181,12 +192,16 @@ def _accelerator(header: Mapping[str, Any], reported: Mapping[str, Any]) -> Acce
         runtime=redaction.word(reported.get("runtime")),
         torch=redaction.word(redaction.mapping(facts.get("packages")).get("torch")),
         package=redaction.word(reported.get("package")),
+        torch_build=redaction.word(reported.get("torch_build")),
     )
 
 
 def _environment(found: Any) -> Environment:
-    facts = redaction.environment(redaction.mapping(redaction.mapping(found).get("facts")))
-    return Environment(redaction.fingerprint(facts), facts)
+    """Return the facts, plugins and variables. The fingerprint follows when the whole stack is known."""
+    known = redaction.mapping(found)
+    facts = redaction.environment(redaction.mapping(known.get("facts")))
+    variables = redaction.flat_facts(redaction.mapping(known.get("variables")))
+    return Environment("", facts, redaction.strings(known.get("plugins")), variables)
 
 
 def _declaration(reported: Mapping[str, Any]) -> DeclarationRecord:

@@ -22,6 +22,8 @@ from conformance.reports.model import (
     manifest_sha256,
 )
 from conformance.reports.plain_text import one_line
+from conformance.reports.stack import difference
+from conformance.reports.times import in_order
 from conformance.reports.verdict import Reason
 
 _SHARD: Final = "--shard"
@@ -29,10 +31,7 @@ _NAMED: Final = 3
 #: Facts that must be equal in all shards, with their names for people.
 _COMMON: Final[tuple[tuple[str, Callable[[Report], Any]], ...]] = (
     ("accelerators", lambda report: report.accelerator.name),
-    ("versions of the suite", lambda report: report.run.suite.version),
-    ("versions of torch", lambda report: report.accelerator.torch),
-    ("declarations", lambda report: report.declaration.sha256),
-    ("environments", lambda report: report.environment.fingerprint_sha256),
+    ("formats", lambda report: report.schema),
     ("profiles", lambda report: report.run.profile),
     ("strictness levels", lambda report: report.run.strictness),
     ("challenges", lambda report: report.run.invocation.challenge),
@@ -55,6 +54,9 @@ def merge(shards: Sequence[Report], required: Collection[str] | None = None) -> 
                 one_line("none" if fact(shard) in (None, "", ()) else str(fact(shard)), 80) for shard in shards
             )
             raise UsageError(f"these are not shards of one run: they have different {what}: {found}.")
+    for shard in shards[1:]:
+        if said := difference(shards[0], shard):
+            raise UsageError(f"these are not shards of one run: they ran on different stacks: {said}.")
     _check_disjoint(shards)
     _check_complete(shards, required)
     return _merged(shards)
@@ -133,9 +135,9 @@ def _run(shards: Sequence[Report]) -> Run:
     return replace(
         shards[0].run,
         id=f"merged-{name}",
-        started=min(run.started for run in runs),
+        started=min((run.started for run in runs), key=in_order),
         # One unfinished shard leaves the whole run unfinished.
-        finished=max(run.finished for run in runs) if all(run.finished for run in runs) else "",
+        finished=max((run.finished for run in runs), key=in_order) if all(run.finished for run in runs) else "",
         invocation=_invocation([run.invocation for run in runs]),
     )
 
@@ -144,7 +146,9 @@ def _invocation(invocations: Sequence[Invocation]) -> Invocation:
     """Return the invocation of the whole run. Its workers are those of all shards together."""
     first = invocations[0]
     workers = sum(max(invocation.workers, 1) for invocation in invocations)
-    return replace(first, argv=_without_shard(first.argv), selection=_selection(first), workers=workers)
+    shards = sum(max(invocation.shards, 1) for invocation in invocations)
+    argv = _without_shard(first.argv)
+    return replace(first, argv=argv, selection=_selection(first), workers=workers, shards=shards)
 
 
 def _selection(invocation: Invocation) -> tuple[str, ...]:

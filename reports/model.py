@@ -15,27 +15,35 @@ from conformance.reports.planned import PlannedCase, declaration_sha256, plan_sh
 from conformance.reports.totals import Counts, ExitStatus, exit_status, idle_areas, tally
 from conformance.reports.verdict import Outcome, Reason, check_pair
 
+#: Format of a report that this version writes. Format 1 did not record plugins, variables, the suite's files and shards.
+LATEST_SCHEMA = 2
+#: The first format that records the whole stack.
+RECORDS_STACK = 2
 #: Longest time that views show for a case. The gate rejects longer ones.
 LONGEST_SECONDS = 1e9
 
 Fact = float | int | str
+#: Metric of a case on ranks: the number of processes that reported how its body ended.
+PROCESSES = "processes"
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Suite of a run. ``cases`` is the number of planned cases."""
+    """Suite of a run. ``cases`` is the number of planned cases; ``files_sha256`` is over the installed files."""
 
     version: str
     manifest_sha256: str
     cases: int
     commit: str = ""
+    files_sha256: str = ""
 
 
 @dataclass(frozen=True)
 class Invocation:
     """Command line of a run. ``selection`` has the options that narrowed the plan; it is empty for a complete run.
 
-    ``challenge`` is the nonce from which the seed was derived, if there was one.
+    ``challenge`` is the nonce from which the seed was derived, if there was one. ``shards`` is the number of reports
+    that were merged; 0 for the report of one run.
     """
 
     argv: tuple[str, ...] = ()
@@ -43,6 +51,7 @@ class Invocation:
     seed: int = 0
     workers: int = 0
     challenge: str = ""
+    shards: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,14 +84,22 @@ class AcceleratorRecord:
     runtime: str = ""
     torch: str = ""
     package: str = ""
+    torch_build: str = ""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Environment of a run: allow-listed facts about the machine, and their hash."""
+    """Environment of a run: allow-listed facts about the machine, and the hash of the whole stack.
+
+    ``plugins`` are the plugins of pytest that were loaded, besides pytest's own: ``NAME VERSION`` of an installed
+    package, or the name of a module that belongs to none. ``variables`` are the environment variables that change
+    results.
+    """
 
     fingerprint_sha256: str = ""
     facts: Mapping[str, Fact] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
+    variables: Mapping[str, Fact] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -161,6 +178,8 @@ class Report:
     #: Counts of the writer. Readers count again, and the gate rejects a report whose totals differ from its cases.
     totals: Counts = field(default_factory=Counts)
     notes: tuple[str, ...] = ()
+    #: Format of the file. It says what the run recorded.
+    schema: int = LATEST_SCHEMA
     #: A tuple; a table of a large report, which makes a record when it is asked for.
     cases: Sequence[CaseRecord] = ()
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Final
 
 from conformance.base.errors import UnknownName
-from conformance.reports.breadth import area_shares, claimed_cells, common_numbers
+from conformance.reports.breadth import area_shares, claimed_cells, common_numbers, reduced_shares
 from conformance.reports.groups import CaseGroup
 from conformance.reports.planned import PlannedCase
 from conformance.reports.standard import standard_ids
@@ -28,7 +28,8 @@ class Profile:
     """Profile: a named set of cases. ``parents`` are the profiles that it contains.
 
     ``needs`` are capabilities that have to be claimed. ``areas`` are those of which at least ``MINIMUM_SHARE`` of the
-    profile's own cases has to be claimed; None means every area. A profile without ``badge`` is a choice of cases for a
+    profile's own cases has to be claimed; None means every area. ``trains``: a dtype of reduced precision that is claimed
+    for the operators' inference has to be claimed for their training. A profile without ``badge`` is a choice of cases for a
     quick answer; its result is shown, and it is no level of support.
     """
 
@@ -38,6 +39,7 @@ class Profile:
     own: Callable[[PlannedCase], bool]
     needs: tuple[str, ...] = ()
     areas: frozenset[str] | None = frozenset()
+    trains: bool = False
     badge: bool = True
 
 
@@ -102,6 +104,7 @@ PROFILES: dict[str, Profile] = {
             ("core",),
             _is_training,
             areas=_BASIC_AREAS,
+            trains=True,
         ),
         Profile(
             "distributed",
@@ -111,7 +114,7 @@ PROFILES: dict[str, Profile] = {
             needs=_COLLECTIVES,
             areas=None,
         ),
-        Profile("full", "Everything.", ("standard", "inference", "distributed"), _is_any, areas=None),
+        Profile("full", "Everything.", ("standard", "inference", "distributed"), _is_any, areas=None, trains=True),
     )
 }
 
@@ -182,7 +185,7 @@ def _result(profile: Profile, groups: Sequence[tuple[CaseGroup, int]], lost: Seq
     counts = total(group.counts for group, _ in inside)
     claimed = counts.claimed + sum(planned.of_device and in_profile(profile.name, planned) for planned in lost)
     own = any(group.counts.passed and profile.own(group.first) for group, _ in inside)
-    lacks = tuple(_lacks(profile, inside, lost))
+    lacks = (*_lacks(profile, inside, lost), *(_untrained(groups) if profile.trains else ()))
     green = own and not counts.failed and counts.passed == claimed and not lacks
     return ProfileResult(profile.name, counts.passed, claimed, counts.failed, green, lacks)
 
@@ -197,6 +200,15 @@ def _lacks(profile: Profile, groups: Sequence[tuple[CaseGroup, int]], lost: Sequ
             counts = share.area not in _COUNTERS if profile.areas is None else share.area in profile.areas
             if counts and share.planned >= _FEWEST and share.claimed < MINIMUM_SHARE * share.planned:
                 yield f"{share} cases claimed"
+
+
+def _untrained(groups: Sequence[tuple[CaseGroup, int]]) -> Iterator[str]:
+    """Yield dtypes of reduced precision in which the operators run and do not train."""
+    forward, backward = (reduced_shares(groups, mode) for mode in ("inference", "training"))
+    for dtype, share in backward.items():
+        runs = forward[dtype].planned and forward[dtype].claimed >= MINIMUM_SHARE * forward[dtype].planned
+        if runs and share.planned >= _FEWEST and share.claimed < MINIMUM_SHARE * share.planned:
+            yield f"{share} cases claimed"
 
 
 def _all_green(name: str, alone: Mapping[str, ProfileResult]) -> bool:

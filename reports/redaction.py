@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -69,11 +67,6 @@ def flat(value: Any) -> float | int | str:
     if isinstance(value, float) and math.isfinite(value):
         return value
     return without_folders(plain(str(value)))[:400]
-
-
-def fingerprint(known: Mapping[str, Any]) -> str:
-    """Return a hash that is equal for runs in equal environments."""
-    return hashlib.sha256(json.dumps(dict(known), sort_keys=True).encode()).hexdigest() if known else ""
 
 
 def selection(argv: Iterable[str]) -> tuple[str, ...]:

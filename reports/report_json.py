@@ -23,19 +23,20 @@ from conformance.base.accelerator_name import is_accelerator_name
 from conformance.base.errors import JournalError
 from conformance.reports import json_files
 from conformance.reports.json_files import collector_paused, inflated, opened, parse_json, size_text
-from conformance.reports.model import Report
+from conformance.reports.model import LATEST_SCHEMA, Report
 from conformance.reports.planned import PlannedCase
 from conformance.reports.reading import MAX_ITEMS, read
 from conformance.reports.repro import with_own_repro_lines
 
-SCHEMA: Final = 1
+#: Formats that this version reads.
+SCHEMAS: Final = (1, LATEST_SCHEMA)
 #: Characters of a wrong value in a message.
 _SHOWN: Final = 80
 
 
 def to_json(report: Report) -> str:
     """Return the canonical text. Each case is one line, so that tools can compare reports line by line."""
-    head = {"schema": SCHEMA, **as_plain(dataclasses.replace(report, cases=()))}
+    head = {"schema": report.schema, **as_plain(dataclasses.replace(report, cases=()))}
     lines = [f"{_compact(name)}: {_compact(value)}" for name, value in head.items()]
     rows = ",\n".join(_compact(as_plain(case)) for case in report.cases)
     return "{\n" + ",\n".join([*lines, f'"cases": [\n{rows}\n]' if rows else '"cases": []']) + "\n}\n"
@@ -50,7 +51,7 @@ def from_json(value: Any, where: str = "report.json") -> Report:
     _check_schema(value, where)
     if "packed" in value:
         value = unpack(value, where)
-    report = read(Report, {name: member for name, member in value.items() if name != "schema"}, where)
+    report = read(Report, dict(value), where)
     if repeated := _repeated_id(chain(report.cases, report.accounting.unaccounted)):
         raise JournalError(f"{where} lists the case {repeated!r} twice.")
     _check_accelerator(report, where)
@@ -60,8 +61,9 @@ def from_json(value: Any, where: str = "report.json") -> Report:
 def _check_schema(value: Any, where: str) -> None:
     if not isinstance(value, dict) or "schema" not in value or "run" not in value:
         raise JournalError(f"{where} is not a conformance report: it has no 'schema' and 'run'.")
-    if value["schema"] != SCHEMA:
-        raise JournalError(f"{where} has schema {reprlib.repr(value['schema'])}; this version reads schema {SCHEMA}.")
+    if type(value["schema"]) is not int or value["schema"] not in SCHEMAS:
+        known = " and ".join(map(str, SCHEMAS))
+        raise JournalError(f"{where} has schema {reprlib.repr(value['schema'])}; this version reads schemas {known}.")
 
 
 def _check_accelerator(report: Report, where: str) -> None:
@@ -145,7 +147,7 @@ def _large(first: bytes, file: BinaryIO, where: str) -> tuple[Report, str]:
         raise JournalError(f"{where} is packed in a way that this version does not read.")
     if "packed" in head and "cases" in head:
         raise JournalError(f"{where} is packed, and lists cases besides.")
-    left_out = ("schema", "packed", "shapes", "rows") if "packed" in head else ("schema",)
+    left_out = ("packed", "shapes", "rows") if "packed" in head else ()
     report = read(Report, {name: member for name, member in head.items() if name not in left_out}, where)
     lost = report.accounting.unaccounted
     if lost and (repeated := _repeated_id(chain(cases, lost))):

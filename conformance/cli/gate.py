@@ -101,6 +101,7 @@ def _write(text: str, output: Path | None) -> None:
 
 def evidence(arguments: argparse.Namespace) -> GateEvidence:
     """Read every file that the user named, and return the evidence for the rules."""
+    from conformance.base.suite_files import suite_files_sha256
     from conformance.reports.gate.evidence import GateEvidence
     from conformance.reports.gate.manifests import released_series
 
@@ -120,6 +121,7 @@ def evidence(arguments: argparse.Namespace) -> GateEvidence:
         challenge=_challenge(arguments.challenge),
         accelerator=arguments.accelerator,
         profile_is_named=bool(arguments.profile),
+        suite_files=suite_files_sha256(),
         series=tuple(released_series(report.run.suite.version)),
     )
 

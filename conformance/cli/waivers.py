@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.base.errors import UsageError
+from conformance.reports.waivers.model import LARGEST_ERROR
 
 if TYPE_CHECKING:
     from conformance.reports.waivers.model import Waiver
@@ -43,6 +44,13 @@ def _add_waiver_arguments(parser: argparse.ArgumentParser) -> None:
     add("--reason", required=True, help="why the case fails, in one sentence")
     add("--owner", required=True, help="the person or team responsible for the waiver")
     add("--expires", metavar="DATE", help=f"a date such as 2026-12-31 (default: in {_DAYS} days; at most 180)")
+    add(
+        "--error",
+        metavar="BUDGETS",
+        type=float,
+        default=LARGEST_ERROR,
+        help=f"largest error to excuse, as a multiple of the error budget (default: {LARGEST_ERROR:g})",
+    )
     add("--device", default="", help="only on devices whose name matches; * matches any text")
 
 
@@ -85,6 +93,10 @@ def _against(path: Path, waivers: tuple[Waiver, ...]) -> Iterator[str]:
     yield from (
         f"line {waiver.line}: {id} passes, but it is waived as {waiver.verdict.value}"
         for id, waiver in applied.unexpected.items()
+    )
+    yield from (
+        f"line {waiver.line}: {id} has a larger error than the {waiver.error:g} budgets that the waiver excuses"
+        for id, waiver in applied.grown.items()
     )
     yield from (f"line {waiver.line}: the waiver of {waiver.name} matches no claimed case" for waiver in applied.idle)
 
@@ -170,6 +182,7 @@ def _waiver(arguments: argparse.Namespace) -> Waiver:
         owner=arguments.owner,
         expires=_expiry(arguments.expires),
         device=arguments.device,
+        error=arguments.error,
     )
 
 

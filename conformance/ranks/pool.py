@@ -21,6 +21,7 @@ from conformance.ranks.execution import Execution, RankProcess
 from conformance.ranks.fork_server_client import ForkServerClient
 from conformance.ranks.local_rank import LocalRank
 from conformance.ranks.outcome import CaseOutcome, RankEnd, RankOutcome, combine
+from conformance.reports.model import PROCESSES
 
 #: Seconds that the fork server may take to start. It imports torch, which takes long on a busy machine.
 _FORK_SERVER_TIMEOUT = 180.0
@@ -116,7 +117,8 @@ class Pool:
         leaked = execution.leaked()
         return ExecutionResult(
             combine(outcomes, execution.cause),
-            {**(ends[0].metrics if ends else {}), **({"leaked": ",".join(leaked)} if leaked else {})},
+            # The number of processes that reported an end is the evidence that the body ran on so many ranks.
+            {**(ends[0].metrics if ends else {}), PROCESSES: len(ends), **({"leaked": ",".join(leaked)} if leaked else {})},
             sum(end.count for end in ends),
             execution.before,
             {name: value for end in ends for name, value in end.answers.items()},

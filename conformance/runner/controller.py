@@ -15,19 +15,21 @@ import pytest
 
 from conformance.accelerators.declaration import State
 from conformance.base.errors import ConformanceError, JournalError
+from conformance.base.suite_files import suite_files_sha256
 from conformance.plan.costs import measured
 from conformance.process import peak
-from conformance.reports.fold import fold
+from conformance.reports.fold import fold, head
 from conformance.reports.history import keep_run
-from conformance.reports.journal import read_journal
+from conformance.reports.journal import JournalRecords, read_journal
 from conformance.reports.json_files import collector_paused
 from conformance.reports.model import Report
 from conformance.reports.redaction import selection
+from conformance.reports.stack import difference
 from conformance.reports.writer import write_report
 from conformance.runner.collection import Collection, reject_unknown_cases
 from conformance.runner.context import RunContext, header_of, open_journal, worker_input
 from conformance.runner.crashes import settle_hangs_of_a_dead_run
-from conformance.runner.facts import environment_facts, read_facts
+from conformance.runner.facts import environment_facts, read_facts, software_facts
 from conformance.runner.progress import Progress
 from conformance.runner.terminal import fitted
 from conformance.runner.waivers import check_plan, waivers_of
@@ -157,6 +159,28 @@ class Controller:
                 f"{manifest['sha256'][:12]}. Repeat the earlier command line, or run without --resume to start anew."
             )
 
+        self._check_same_stack(manifest)
+
+    def _check_same_stack(self, manifest: dict[str, Any]) -> None:
+        """Raise ``JournalError`` where ``--resume`` meets a journal of another stack: one report has one stack."""
+        folder = self.context.folder
+        header = {**self._stack_header(), **header_of(self.context)}
+        reported = {"name": self.context.accelerator.name, **read_facts(folder.facts(self.context.run))}
+        now = JournalRecords(header, reported)
+        said = difference(head(manifest, read_journal(folder.journal, self.context.journal_limit)), head(manifest, now))
+        if said:
+            raise JournalError(
+                f"--resume: the journal in {folder.path} was begun on another stack: {said}. "
+                "Restore that stack, or run without --resume to start anew."
+            )
+
+    def _stack_header(self) -> dict[str, Any]:
+        """Return the facts of the stack that this process knows, for the journal's header."""
+        return {
+            "environment": {**environment_facts(), **software_facts(self.config)},
+            "suite_files": suite_files_sha256(),
+        }
+
     def _open_journal(self) -> None:
         """Open the journal with the facts about run and accelerator. Hangs of a resumed run get their verdict first."""
         options, journal = self.context.options, open_journal(self.context)
@@ -168,9 +192,9 @@ class Controller:
             manifest=self.manifest["sha256"],
             suite=self.manifest["suite"],
             started=_now(),
+            **self._stack_header(),
             **header_of(self.context),
             workers=self.config.option.numprocesses or 0,
-            environment=environment_facts(),
         )
         facts = self.context.folder.facts(self.context.run)
         journal.accelerator(name=self.context.accelerator.name, **read_facts(facts))

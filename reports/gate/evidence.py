@@ -51,6 +51,8 @@ class GateEvidence:
     accelerator: str = ""
     profile_is_named: bool = True
     releases: tuple[str, ...] = RELEASES
+    #: Hash of the files of the suite that is installed beside the gate; empty if nobody looked.
+    suite_files: str = ""
     #: Torch series with a released manifest of the run's suite.
     series: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.reports.model import CaseRecord, Report
-from conformance.reports.report_json import COMMON, PACKED, SCHEMA, as_plain, said_axes
+from conformance.reports.report_json import COMMON, PACKED, as_plain, said_axes
 
 SUMMARY = "JSON, a report in few bytes"
 
@@ -22,7 +22,7 @@ def render(report: Report, _width: int = 0) -> str:
     shapes: dict[str, int] = {}
     rows = [_row(case, shapes) for case in report.cases]
     value = {
-        "schema": SCHEMA,
+        "schema": report.schema,
         "packed": PACKED,
         **head,
         "shapes": [json.loads(shape) for shape in shapes],

@@ -34,7 +34,7 @@ def apply(verdict: Verdict, case: str, core: bool, waivers: Iterable[Waiver], to
         return _stale(verdict, stale) if stale else verdict
     # A waiver excuses one reason. The same case with another failure is a new finding.
     named = next((waiver for waiver in covering if waiver.verdict is verdict.reason), None)
-    if verdict.outcome is not Outcome.FAIL or named is None:
+    if verdict.outcome is not Outcome.FAIL or named is None or not named.excuses(verdict.metrics):
         return verdict
     return _expired(verdict, named) if named.is_expired(today) else _waived(verdict, named)
 
@@ -62,12 +62,13 @@ def _with_observed(verdict: Verdict) -> dict[str, float | int | str]:
 class WaiverOutcome:
     """Effects of the waivers of a file. ``waived`` and ``expired`` have the waivers by case id.
 
-    ``unexpected`` are cases that pass although a waiver says that they fail. ``idle`` are waivers that match no claimed
+    ``grown`` are failures with a larger error than their waiver excuses. ``unexpected`` are cases that pass although a waiver says that they fail. ``idle`` are waivers that match no claimed
     case. ``core`` are cases of the core that a waiver names.
     """
 
     waived: Mapping[str, Waiver]
     expired: Mapping[str, Waiver]
+    grown: Mapping[str, Waiver]
     unexpected: Mapping[str, Waiver]
     idle: tuple[Waiver, ...]
     core: tuple[str, ...]
@@ -81,6 +82,7 @@ def waiver_outcome(report: Report, waivers: Sequence[Waiver], today: date) -> Wa
     """Return the effects of the waivers on the run, whatever waivers it was made with."""
     waived: dict[str, Waiver] = {}
     expired: dict[str, Waiver] = {}
+    grown: dict[str, Waiver] = {}
     unexpected: dict[str, Waiver] = {}
     idle: list[Waiver] = []
     core: list[str] = []
@@ -90,13 +92,15 @@ def waiver_outcome(report: Report, waivers: Sequence[Waiver], today: date) -> Wa
         covered = _covered(waiver, cases)
         core += [case.id for case in covered if case.level == "core"]
         seen = {case.id: observed(case) for case in covered if case.level != "core"}
-        meant = [id for id, reason in seen.items() if reason is waiver.verdict]
+        failed = [id for id, reason in seen.items() if reason is waiver.verdict]
+        meant = [id for id in failed if waiver.excuses(cases[id].metrics)]
+        grown.update({id: waiver for id in failed if id not in meant})
         (expired if waiver.is_expired(today) else waived).update(dict.fromkeys(meant, waiver))
         if waiver.kind is not WaiverKind.FLAKY:
             unexpected.update({id: waiver for id, r in seen.items() if r in (Reason.NATIVE, Reason.EMULATED)})
         if not covered or _withdrawn(seen.values()):
             idle.append(waiver)
-    return WaiverOutcome(waived, expired, unexpected, tuple(idle), tuple(core))
+    return WaiverOutcome(waived, expired, grown, unexpected, tuple(idle), tuple(core))
 
 
 def _covered(waiver: Waiver, cases: Mapping[str, CaseRecord]) -> list[CaseRecord]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from conformance.base.errors import JournalError
 from conformance.reports.plain_text import one_line
 from conformance.reports.waivers.file import HEADER, parse_waivers
-from conformance.reports.waivers.model import Waiver
+from conformance.reports.waivers.model import LARGEST_ERROR, Waiver
 
 _TEXTS = ("ticket", "reason", "owner")
 _OPTIONAL = ("device", "driver", "torch")
@@ -27,6 +27,7 @@ def table(waiver: Waiver) -> str:
         *(f"{name} = {_text(getattr(waiver, name))}" for name in _TEXTS),
         f"expires = {waiver.expires.isoformat()}",
         *(f"{name} = {_text(getattr(waiver, name))}" for name in optional),
+        *([f"error = {waiver.error!r}"] if waiver.error != LARGEST_ERROR else []),
     ]
     return "\n".join(lines) + "\n"
 

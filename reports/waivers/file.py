@@ -14,7 +14,7 @@ from conformance.reports.json_files import read_capped
 from conformance.reports.plain_text import one_line
 from conformance.reports.reading import read
 from conformance.reports.verdict import Reason
-from conformance.reports.waivers.model import Waiver, WaiverKind
+from conformance.reports.waivers.model import LARGEST_ERROR, Waiver, WaiverKind
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -90,7 +90,7 @@ def _as_json(table: Any) -> Any:
 
 @dataclass(frozen=True)
 class WaiverTable:
-    """Table of a waiver file. All keys but the last three are required."""
+    """Table of a waiver file. All keys but the last four are required."""
 
     cases: tuple[str, ...]
     verdict: Reason
@@ -102,6 +102,7 @@ class WaiverTable:
     device: str = ""
     driver: str = ""
     torch: str = ""
+    error: float = LARGEST_ERROR
 
     def waiver(self, line: int, where: str) -> Waiver:
         """Return the waiver that the table describes."""

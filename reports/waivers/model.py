@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum
@@ -20,6 +20,12 @@ from conformance.reports.verdict import Outcome, Reason
 
 #: A waiver without an end lowers the requirement for good.
 LONGEST: Final = timedelta(days=180)
+#: Error that a waiver excuses unless it says another: so many error budgets. A known wrong result may not grow for ever.
+LARGEST_ERROR: Final = 100.0
+#: Error of a waiver that excuses every error.
+UNBOUNDED: Final = 1e99
+#: Metrics of errors as parts of their budgets.
+RATIOS: Final = ("max_budget_ratio", "error_of_bound")
 #: Reasons that a waiver may name. Failures of the core, and reasons that waivers themselves make, are left out.
 WAIVABLE: Final = frozenset(
     reason for reason in Reason if Outcome.FAIL in reason.facts.outcomes and reason.facts.is_waivable
@@ -40,7 +46,8 @@ class Waiver:
     """Waiver of a file.
 
     ``cases`` are ids or patterns (``*`` is any text). ``device``, ``driver`` and ``torch`` are patterns that narrow
-    the waiver to a device's name or to versions; empty: all of them. ``line`` is its number in the file, from 1.
+    the waiver to a device's name or to versions; empty: all of them. ``error`` is the largest error that is excused, as
+    a multiple of the error budget. ``line`` is its number in the file, from 1.
     """
 
     cases: tuple[str, ...]
@@ -53,6 +60,7 @@ class Waiver:
     device: str = ""
     driver: str = ""
     torch: str = ""
+    error: float = LARGEST_ERROR
     line: int = 0
 
     @property
@@ -80,8 +88,17 @@ class Waiver:
             and (not self.torch or fnmatch.fnmatchcase(accelerator.torch, self.torch))
         )
 
+    def excuses(self, metrics: Mapping[str, float | int | str]) -> bool:
+        """Return whether the errors of a failure are within what the waiver allows. Other failures have no errors."""
+        found = [metrics[name] for name in RATIOS if name in metrics]
+        return all(_size(value) <= self.error for value in found)
+
     def faults(self, today: date) -> Iterator[str]:
         """Yield what makes the waiver invalid by itself, each as the rest of a sentence that begins with its name."""
+        if self.kind is WaiverKind.FLAKY and len(self.exact) < len(self.cases):
+            yield "is flaky and has a pattern; name each of its cases"
+        if not self.error > 0:
+            yield f"excuses an error of {self.error:g}, which is no multiple of a budget"
         if self.verdict not in WAIVABLE:
             yield f"names the verdict {self.verdict.value}, which cannot be waived"
         for name in ("ticket", "reason", "owner"):
@@ -91,6 +108,15 @@ class Waiver:
             yield f"expired on {self.expires}"
         elif self.expires > today + LONGEST:
             yield f"runs until {self.expires}, which is more than {LONGEST.days} days ahead"
+
+
+def _size(value: float | int | str) -> float:
+    """Return an error as a number. One that is infinite or none is excused by a waiver of ``UNBOUNDED`` alone."""
+    try:
+        size = float(value)
+    except ValueError:
+        return UNBOUNDED
+    return min(size, UNBOUNDED) if size == size else UNBOUNDED  # noqa: PLR0124 - only NaN differs from itself
 
 
 @lru_cache(maxsize=4096)

@@ -102,6 +102,7 @@ def test_the_runs_own_profile_is_the_default(files: Files, tmp_path: Path, capsy
     inside = files.manifest.required("training")
     files.report = plain(world.honest(plan=tuple(case for case in world.PLAN if case.id in inside)))
     files.report["run"]["profile"] = "training"
+    files.report["run"]["invocation"]["argv"].append("--profile=training")
     files.baseline = files.report
     words = [word for word in files.write(tmp_path) if not word.startswith("--profile")]
     assert main(words) == 0

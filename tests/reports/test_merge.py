@@ -71,13 +71,19 @@ def _run(**changes: Any) -> Callable[[Report], Report]:
     return lambda report: replace(report, run=replace(report.run, **changes))
 
 
+def _suite(**changes: Any) -> Callable[[Report], Report]:
+    return lambda report: _run(suite=replace(report.run.suite, **changes))(report)
+
+
+def _environment(**changes: Any) -> Callable[[Report], Report]:
+    return lambda report: replace(report, environment=replace(report.environment, **changes))
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
         (lambda r: replace(r, accelerator=replace(r.accelerator, name="other")), "accelerators: acme, other"),
-        (lambda r: replace(r, accelerator=replace(r.accelerator, torch="2.6")), "versions of torch"),
-        (lambda r: consistent(replace(r, declaration=replace(r.declaration, cells=()))), "declarations"),
-        (lambda r: consistent(replace(r, environment=replace(r.environment, facts={"x": 1}))), "environments"),
+        (lambda r: replace(r, schema=1), "formats: 2, 1"),
         (_run(profile="core"), "profiles: none, core"),
         (_run(strictness="certify"), "strictness levels: ci, certify"),
         (lambda r: _run(invocation=replace(r.run.invocation, seed=3))(r), "seeds: 0, 3"),
@@ -112,3 +118,37 @@ def test_the_command_writes_what_can_be_read(tmp_path: Path, capsys: pytest.Capt
     assert load(tmp_path / "all.json") == merge([shard(1, 2), shard(2, 2)])
     assert main([*words[:2], *words[3:]]) == 4
     assert "at least two" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda r: replace(r, accelerator=replace(r.accelerator, driver="1.3")), "driver 1.2 and 1.3"),
+        (lambda r: replace(r, accelerator=replace(r.accelerator, runtime="9")), r"runtime \(none\) and 9"),
+        (lambda r: replace(r, accelerator=replace(r.accelerator, device_names=("Acme Two",))), "chips Acme One"),
+        (lambda r: replace(r, accelerator=replace(r.accelerator, device="other:0")), "kind of device acme and other"),
+        (lambda r: replace(r, accelerator=replace(r.accelerator, communication_backend="x")), "collectives acmeccl"),
+        (lambda r: replace(r, accelerator=replace(r.accelerator, torch="2.6")), "torch 2.13.0"),
+        (lambda r: replace(r, accelerator=replace(r.accelerator, torch_build="1d")), "build of torch 2f3c and 1d"),
+        (lambda r: replace(r, accelerator=replace(r.accelerator, package="2")), "backend package"),
+        (_suite(version="0.0.9"), "suite 0.1.0 and 0.0.9"),
+        (_suite(commit="abcdef0"), "commit of the suite"),
+        (_suite(files_sha256="11" * 32), "files of the suite 5e5e5e5e5e5e and 111111111111"),
+        (lambda r: consistent(replace(r, declaration=replace(r.declaration, cells=()))), "declaration"),
+        (_environment(facts={"x": 1}), "python"),
+        (_environment(plugins=("pytest-xdist 3.8.0", "mine 1")), "plugins"),
+        (_environment(variables={"OMP_NUM_THREADS": "1"}), r"variable OMP_NUM_THREADS \(none\) and 1"),
+    ],
+)
+def test_shards_of_different_stacks_are_not_merged(change: Callable[[Report], Report], what: str) -> None:
+    with pytest.raises(UsageError, match=f"not shards of one run: they ran on different stacks: .*{what}"):
+        merge([shard(1, 2), change(shard(2, 2))])
+
+
+def test_the_start_of_the_merged_run_is_the_earliest_time_and_not_the_smallest_text() -> None:
+    first, second = shard(1, 2), shard(2, 2)
+    early = replace(first, run=replace(first.run, started="2026-05-31T23:00:00+14:00"))
+    late = replace(second, run=replace(second.run, started="2026-05-31T11:00:00+00:00"))
+
+    assert merge([early, late], IDS).run.started == "2026-05-31T23:00:00+14:00"
+    assert merge([early, late], IDS).run.invocation.shards == 2

@@ -14,6 +14,7 @@ from typing import Final
 from conformance.base.errors import UnknownName
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import Decision, GateSeverity, Rule
+from conformance.reports.model import RECORDS_STACK
 
 
 def _discovered() -> Iterator[Rule]:
@@ -70,4 +71,8 @@ def _unchecked(evidence: GateEvidence) -> Iterator[str]:
         yield "whether this is the environment that you require (--fingerprint)"
     if not evidence.challenge:
         yield "whether the run is new (--challenge)"
+    if evidence.report.schema < RECORDS_STACK:
+        yield "which plugins and which files of the suite ran (the report is of format 1)"
+    elif evidence.suite_files != evidence.report.run.suite.files_sha256:
+        yield f"whether the suite's files {evidence.report.run.suite.files_sha256[:12]} are the released ones"
     yield "whether a device computed the results (conformance challenge, or your own run)"

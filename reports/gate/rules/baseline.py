@@ -9,9 +9,13 @@ from conformance.base.claim_lookup import SUPPORTED, ClaimLookup, FoundClaim
 from conformance.reports.declaration.claims import claims_of, self_contradiction
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
+from conformance.reports.gate.manifests import torch_series
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome, Reason
+
+#: One of so many cases may be new in a release of the suite or of torch.
+_NEW_IN = 4
 
 
 def check_regressions(evidence: GateEvidence) -> Iterator[GateFinding]:
@@ -19,7 +23,7 @@ def check_regressions(evidence: GateEvidence) -> Iterator[GateFinding]:
     baseline = evidence.baseline
     if baseline is None:
         return
-    yield from _check_comparable(evidence.report, baseline)
+    yield from _check_comparable(evidence, baseline)
     worse: dict[str, list[str]] = defaultdict(list)
     for case in baseline.cases:
         if case.outcome is Outcome.PASS and (kind := _regression(case, evidence)):
@@ -29,13 +33,36 @@ def check_regressions(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G07", f"{n} now {kind}: {named(ids)}.", ids)
 
 
-def _check_comparable(report: Report, baseline: Report) -> Iterator[GateFinding]:
+def _check_comparable(evidence: GateEvidence, baseline: Report) -> Iterator[GateFinding]:
     """Reject a baseline of another accelerator, and note one that is the report itself."""
+    report = evidence.report
     names = [one_line(one.accelerator.name, 60) for one in (report, baseline)]
     if names[0] != names[1]:
         yield reject("G07", f"The baseline is of {names[1]}, the report of {names[0]}: they cannot be compared.")
+    yield from _check_breadth(evidence, baseline)
     if report.run.id == baseline.run.id:
         yield note("G07", "The baseline is the same run as the report, so nothing can have become worse.")
+
+
+def _check_breadth(evidence: GateEvidence, baseline: Report) -> Iterator[GateFinding]:
+    """Reject a baseline that contradicts itself, or that is narrower than the profile: it hides what became worse.
+
+    A baseline of another version of the suite or of torch lacks the cases that are new. It needs most of the others.
+    """
+    planned = len(baseline.cases) + len(baseline.accounting.unaccounted)
+    if baseline.totals != baseline.counts or baseline.run.suite.cases != planned:
+        yield reject("G07", "The counts of the baseline are not those of its cases.")
+    if selecting := baseline.run.invocation.selection:
+        yield reject("G07", f"The baseline's run left cases out by {named(selecting)}.")
+    if lost := [case.id for case in baseline.accounting.unaccounted]:
+        yield reject("G07", f"{counted(len(lost), 'case')} of the baseline had no verdict: {named(lost)}.", lost)
+    known = {case.id for case in baseline.cases} | {case.id for case in baseline.accounting.unaccounted}
+    missing = sorted(evidence.required - known)
+    runs = [(one.run.suite.version, torch_series(one.accelerator.torch)) for one in (evidence.report, baseline)]
+    allowed = 0 if runs[0] == runs[1] else len(evidence.required) // _NEW_IN
+    if len(missing) > allowed:
+        words = f"{len(missing)} of the {counted(len(evidence.required), 'case')} that profile {evidence.profile} requires"
+        yield reject("G07", f"The baseline is narrower than the report: it lacks {words}: {named(missing)}.", missing)
 
 
 def _regression(before: CaseRecord, evidence: GateEvidence) -> str | None:
@@ -92,7 +119,8 @@ def _shrunk(was: FoundClaim, now: FoundClaim) -> str | None:
 RULES = (
     Rule(
         "G07",
-        requirement="Every case that passed in the baseline passes now. Skipped or missing is worse than passed.",
+        requirement="Every case that passed in the baseline passes now. Skipped or missing is worse than passed. The "
+        "baseline is complete, consistent, and at least as broad as the profile.",
         why="Equal counts hide a new failure behind a fixed one.",
         fix="Fix the regression, or agree to it: with a waiver, or by accepting a new baseline.",
         check=check_regressions,

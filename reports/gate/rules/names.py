@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-from conformance.reports.gate.command_line import typed
+from conformance.reports.gate.command_line import typed, words_of
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, named, reject
 from conformance.reports.model import Report
+from conformance.reports.names import fault_of, skeleton
 from conformance.reports.plain_text import one_line, plain
 
 #: Names of the built-in accelerators. Nobody else's accelerator may look like one of them.
 BUILT_IN: Final = frozenset({"cpu", "cuda", "hpu", "klxpu", "mlu", "mps", "npu", "sdaa", "sim", "supa", "xpu"})
 #: Types of their devices, where these are not their names.
 DEVICE_TYPES: Final = {"klxpu": "cuda"}
-#: Characters that look alike in many fonts, as the one that stands for them.
-_ALIKE: Final = str.maketrans({"0": "o", "1": "l", "i": "l", "|": "l", "5": "s", "3": "e"})
-#: Scripts whose letters do not look like Latin ones.
-_UNLIKE_LATIN: Final = ("CJK UNIFIED", "HIRAGANA", "KATAKANA", "HANGUL")
-#: The published matrix adds this to the title of a column that no vendor sent.
-_UPSTREAM: Final = "upstream"
+#: Kinds of devices that torch reaches only where it was built for them.
+_NEEDS_BUILD: Final = frozenset({"cuda", "xpu"})
+#: Characters of a fact about the accelerator, and the number of its kinds of chips.
+_LONGEST_FACT: Final = 200
+_MOST_CHIPS: Final = 64
 _PLAIN_SPEC: Final = re.compile(r"[\w.+-]+(:[\w.+-]+)?", re.ASCII)
 
 
@@ -37,10 +36,14 @@ def check_names(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G17", f"The accelerator has no {' and no '.join(empty)}.")
     if not report.run.id.strip():
         yield reject("G17", "The run has no id, so the decision cannot say which run it is about.")
-    if not _is_plain_name(name):
-        yield reject("G17", f"The accelerator's name {shown} has letters that look like others, or odd blanks.")
+    if name.strip() and (fault := fault_of(name)):
+        yield reject("G17", f"The accelerator's name {shown} {fault}.")
     elif posed := _posed_as(report):
         yield reject("G17", f"The accelerator's name {shown} looks like {posed}, and its spec and device are others.")
+    if long := [field for field, text in _texts(report) if field.startswith("accel") and len(text) > _LONGEST_FACT]:
+        yield reject("G17", f"More than {_LONGEST_FACT} characters are in: {named(long)}.")
+    if len(report.accelerator.device_names) > _MOST_CHIPS:
+        yield reject("G17", f"The file names {len(report.accelerator.device_names)} kinds of chips.")
     if said := _contradiction(report):
         yield reject("G17", said)
     if evidence.accelerator and name != evidence.accelerator:
@@ -50,10 +53,8 @@ def check_names(evidence: GateEvidence) -> Iterator[GateFinding]:
 def misleading_name(report: Report) -> str:
     """Return why the accelerator's name could be taken for another one; empty if it could not."""
     name = report.accelerator.name
-    if not name.strip():
-        return "The accelerator has no name."
-    if plain(name) != name or not _is_plain_name(name):
-        return f"The accelerator's name {one_line(name, 60)!a} has letters that look like others, or odd blanks."
+    if fault := fault_of(name):
+        return f"The accelerator's name {one_line(name, 60)!a} {fault}."
     posed = _posed_as(report)
     return f"The accelerator's name {one_line(name, 60)!a} looks like {posed}, and it is not." if posed else ""
 
@@ -72,38 +73,27 @@ def _texts(report: Report) -> Iterator[tuple[str, str]]:
         yield from (("declaration", text) for text in (claim.cell, claim.state, claim.detail))
 
 
-def _is_plain_name(name: str) -> bool:
-    """Return whether a name has one blank between its words, and no letter that may pass for a Latin one."""
-    if name != " ".join(name.split()) or unicodedata.normalize("NFKC", name) != name:
-        return False
-    return all(c.isascii() or unicodedata.name(c, "").startswith(_UNLIKE_LATIN) for c in name)
-
-
 def _posed_as(report: Report) -> str:
-    """Return the built-in accelerator, or the column of the matrix, that the name looks like but is not."""
+    """Return the built-in accelerator that the name looks like but is not; empty if it looks like none."""
     accelerator = report.accelerator
-    name = accelerator.name.casefold()
-    if _UPSTREAM in re.split(r"[^a-z]+", name):
-        return f"a column of the published matrix ({_UPSTREAM})"
-    own = {accelerator.spec, accelerator.device.partition(":")[0]}
-    for text in (name, re.split(r"[\W_]+", name, maxsplit=1)[0]):
-        for known in sorted(BUILT_IN - own):
-            if text.translate(_ALIKE) == known.translate(_ALIKE):
-                return known
-    return ""
+    name, own = accelerator.name, {accelerator.spec, accelerator.device.partition(":")[0]}
+    looks = {skeleton(name), skeleton(re.split(r"[\W_]+", name, maxsplit=1)[0])}
+    return next((known for known in sorted(BUILT_IN - own) if skeleton(known) in looks), "")
 
 
 def _contradiction(report: Report) -> str:
     """Return a sentence if the command line, the spec and the name are of different accelerators."""
     accelerator = report.accelerator
     spec, name = accelerator.spec, accelerator.name
-    asked = typed(report.run.invocation.argv, "--accelerator")
+    asked = typed(words_of(report), "--accelerator")
     # A path is shortened in reports, not always in the same way.
     if asked and spec and asked != spec and not {"/", "…", "\\"} & {*asked, *spec}:
         return f"The run was typed for {one_line(asked, 60)!a}, and the file gives {one_line(spec, 60)!a}."
     type = accelerator.device.partition(":")[0]
     if spec in BUILT_IN and type and type != DEVICE_TYPES.get(spec, spec):
         return f"The accelerator {spec} has a device of another kind: {one_line(accelerator.device, 60)!a}."
+    if {spec, spec.removeprefix("torch:")} & _NEEDS_BUILD and accelerator.torch.endswith("+cpu"):
+        return f"The accelerator {one_line(spec, 60)!a} cannot run with this torch: {one_line(accelerator.torch, 60)}."
     if not _PLAIN_SPEC.fullmatch(spec) or spec == "auto" or not _is_named_by(spec):
         return ""
     expected = spec.replace(":", "-")

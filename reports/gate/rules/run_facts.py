@@ -5,38 +5,24 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Final
 
-from conformance.base.options import OPTIONS
 from conformance.reports import redaction
 from conformance.reports.challenge import complaint, seed_of_challenge
-from conformance.reports.gate.command_line import typed
+from conformance.reports.gate.command_line import contradictions, foreign_words, is_known, words_of
+from conformance.reports.gate.durations import check_durations, check_replay, check_workers
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
 from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line, told_apart
 from conformance.reports.profiles import PROFILES, containing
-from conformance.reports.totals import was_executed
+from conformance.reports.stack import difference, fingerprint
+from conformance.reports.times import moment
 from conformance.reports.verdict import Outcome
 
 #: Tolerated difference between the clocks of two machines.
 _SKEW: Final = timedelta(minutes=10)
-#: Factor by which the times of all cases together may exceed the time of the run times its workers.
-_SLACK: Final = 1.25
-#: Seconds that pytest itself needs for a case, at the least. The published runs take 10 ms for each case.
-_QUICKEST: Final = 0.0002
-#: Cases that no run finishes within a second.
-_MANY: Final = 1_000
-#: Seconds. At most half of the passed cases may be shorter.
-_TOO_QUICK: Final = 0.00005
-#: Different durations of a baseline that are enough to recognise its run, and the share of them that may be equal.
-_TELLING: Final = 20
-_MOST_EQUAL: Final = 0.5
-#: Processes of all shards together; of one machine; and of one machine for each of its cores.
-_MOST_WORKERS: Final = 16_384
-_FEW_WORKERS: Final = 256
-_WORKERS_A_CORE: Final = 16
 #: Facts of the machine that every run records.
 _FACTS: Final = ("python", "system", "torch")
 #: The largest plausible numbers of facts.
@@ -45,16 +31,21 @@ _MOST_DEVICES: Final = 65_536
 #: A type of devices, or one device with its number; a version of Python.
 _DEVICE: Final = re.compile(r"[A-Za-z_]\w*(?::(\d{1,6}))?", re.ASCII)
 _PYTHON: Final = re.compile(r"\d+\.\d+(\.\d+)?([a-z+-][\w.+-]*)?", re.ASCII)
-#: The beginning of a merged run's id.
-MERGED: Final = "merged-"
+#: A commit of this project, and a SHA-256, as a report writes them.
+_COMMIT: Final = re.compile(r"[0-9a-f]{7,40}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+#: A plugin of an installed package: its name and its version. Other plugins are modules that nobody published.
+_PUBLISHED_PLUGIN: Final = re.compile(r"[A-Za-z0-9._-]+ \d[\w.+!-]*")
+#: Plugins that every run loads.
+_OWN_PLUGINS: Final = ("accelerator-conformance", "pytest-xdist")
 
 
 def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Return findings of G12: a selection, strictness bring-up, or a challenge other than the requested one."""
     run = evidence.report.run
     # Read from the command line again: the selection that the file states may have been edited.
-    typed = redaction.selection(run.invocation.argv)
-    selecting = sorted({*run.invocation.selection, *typed})
+    words = words_of(evidence.report)
+    selecting = sorted({*run.invocation.selection, *redaction.selection(words)})
     if selecting:
         yield reject("G12", f"The run left cases out by {named(selecting)}; a profile needs a complete run.")
     if run.strictness not in ("ci", "certify"):
@@ -65,25 +56,23 @@ def check_invocation(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G12", "The seed of the run is not the one that its challenge gives.")
     if type(run.invocation.seed) is not int or run.invocation.seed < 0:
         yield reject("G12", f"No run has this seed: {one_line(str(run.invocation.seed), 40)}.")
-    yield from _check_command_line(evidence)
+    if foreign := foreign_words(words):
+        yield reject("G12", f"A run that can be judged is not typed with {named(foreign)}.")
+    yield from (reject("G12", sentence) for sentence in contradictions(evidence.report))
     yield from _check_profile(evidence)
-    yield from _check_workers(evidence)
+    yield from check_workers(evidence.report)
+    yield from _check_plugins(evidence.report)
 
 
-def _check_command_line(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """Reject facts about the run that its own command line contradicts."""
-    run = evidence.report.run
-    facts = {
-        "profile": run.profile or "",
-        "strictness": run.strictness,
-        "challenge": run.invocation.challenge,
-        "seed": str(run.invocation.seed),
-    }
-    for option in (option for option in OPTIONS if option.judged):
-        asked, said = typed(run.invocation.argv, option.name), facts[option.fact]
-        if asked is not None and asked != said:
-            words = f"{option.name} {one_line(asked, 40)}, and the file says {one_line(said, 40) or '(none)'}"
-            yield reject("G12", f"The run was typed with {words}.")
+def _check_plugins(report: Report) -> Iterator[GateFinding]:
+    """Reject plugins that nobody published: they can change the judge. Older reports do not name any."""
+    if not is_known(report):
+        return
+    plugins = report.environment.plugins
+    if unknown := [plugin for plugin in plugins if not _PUBLISHED_PLUGIN.fullmatch(plugin)]:
+        yield reject("G12", f"The run loaded code that belongs to no installed package: {named(unknown)}.")
+    if missing := [own for own in _OWN_PLUGINS if not any(plugin.startswith(f"{own} ") for plugin in plugins)]:
+        yield reject("G12", f"The file does not name the plugins that every run loads: {named(missing)}.")
 
 
 def _check_profile(evidence: GateEvidence) -> Iterator[GateFinding]:
@@ -96,29 +85,10 @@ def _check_profile(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G12", f"The run calls itself a run of profile {said}, and has the plan of {name}.")
 
 
-def _check_workers(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """Reject a number of processes that the machine, or the command line, cannot have had."""
-    run = evidence.report.run
-    workers, merged = run.invocation.workers, run.id.startswith(MERGED)
-    cores = evidence.report.environment.facts.get("cores")
-    most = _MOST_WORKERS
-    if not merged and isinstance(cores, int):
-        most = min(most, max(_FEW_WORKERS, _WORKERS_A_CORE * cores))
-    if not 0 <= workers <= most:
-        yield reject("G12", f"The run had {workers} processes; at most {most} are plausible on this machine.")
-        return
-    argv = run.invocation.argv
-    asked = typed(argv, "-n", "--numprocesses")
-    if merged or "--maxprocesses" in " ".join(argv) or asked is None or not asked.isdecimal():
-        return
-    if asked != str(workers):
-        yield reject("G12", f"The run was typed for {one_line(asked, 20)} processes, and the file says {workers}.")
-
-
 def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Return findings of G13: missing, reversed, future or old dates, and durations that do not fit between them."""
     run, now = evidence.report.run, evidence.now
-    started, finished = _moment(run.started), _moment(run.finished)
+    started, finished = moment(run.started), moment(run.finished)
     if not run.finished:
         yield reject("G13", "The run has no end: it was killed, or is still going on.")
     if started is None or (run.finished and finished is None):
@@ -137,81 +107,20 @@ def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
         days, allowed = (now - started).days, evidence.policy.max_age.days
         yield reject("G13", f"The run began {days} days ago; profile {evidence.profile} accepts {allowed}.")
     yield from _check_order(evidence, started)
-    yield from _check_replay(evidence)
-    yield from _check_durations(evidence, finished - started)
+    yield from check_replay(evidence.report, evidence.baseline)
+    yield from check_durations(evidence.report, finished - started)
 
 
 def is_in_the_future(report: Report, now: datetime) -> bool:
     """Return whether the run is dated later than the clock says, or its dates cannot be compared with the clock."""
-    moments = [_moment(text) for text in (report.run.started, report.run.finished) if text]
-    return any(moment is None or moment > now + _SKEW for moment in moments)
-
-
-def _moment(text: str) -> datetime | None:
-    """Return a date with its time zone, or None if the text is none."""
-    try:
-        moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" * text.endswith("Z"))
-        return moment.astimezone(timezone.utc) if moment.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
+    moments = [moment(text) for text in (report.run.started, report.run.finished) if text]
+    return any(found is None or found > now + _SKEW for found in moments)
 
 
 def _check_order(evidence: GateEvidence, started: datetime) -> Iterator[GateFinding]:
-    before = _moment(evidence.baseline.run.started) if evidence.baseline else None
+    before = moment(evidence.baseline.run.started) if evidence.baseline else None
     if before is not None and before > started + _SKEW:
         yield reject("G13", "The baseline's run began after the report's, so it cannot have been accepted before.")
-
-
-def _check_replay(evidence: GateEvidence) -> Iterator[GateFinding]:
-    """Reject a report that repeats the baseline's run under other times."""
-    baseline, report = evidence.baseline, evidence.report
-    if baseline is None:
-        return
-    before, now = baseline.run, report.run
-    if before.id == now.id:
-        if (before.started, before.finished) != (now.started, now.finished):
-            yield reject("G13", f"The run {one_line(now.id, 60)} is the baseline's, with other times.")
-        return
-    # A run does not repeat the microseconds of another run.
-    earlier = {case.id: case.seconds for case in baseline.cases if case.outcome is Outcome.PASS}
-    if len(set(earlier.values())) < _TELLING:
-        return
-    both = [case for case in report.cases if case.id in earlier and case.outcome is Outcome.PASS]
-    equal = sum(case.seconds == earlier[case.id] for case in both)
-    if both and equal > _MOST_EQUAL * len(both):
-        yield reject("G13", f"{equal} of {len(both)} durations are those of the baseline: it is the same run.")
-
-
-def _check_durations(evidence: GateEvidence, wall: timedelta) -> Iterator[GateFinding]:
-    """Reject durations that are negative or zero, and sums that do not fit into the time of the run."""
-    report = evidence.report
-    if backwards := [case.id for case in report.cases if case.seconds < 0]:
-        yield reject(
-            "G13",
-            f"{counted(len(backwards), 'case has', 'cases have')} a negative duration: {named(backwards)}.",
-            backwards,
-        )
-    spent = sum(case.seconds for case in report.cases)
-    cores = report.environment.facts.get("cores")
-    # A resumed run may have had more processes than its first part, whose number the file gives.
-    workers = max(report.run.invocation.workers, cores if isinstance(cores, int) else 1, 1)
-    # Dates have whole seconds, so the run may have taken a second more than they say.
-    had = wall.total_seconds() + 1
-    room = had * workers * _SLACK
-    if spent > room:
-        yield reject("G13", f"The cases took {spent:.0f} s, more than the run had: {wall} on {workers} processes.")
-    # No case passes in no time. Durations of 0 would pass every other check of time.
-    if timeless := [case.id for case in report.cases if not case.seconds and case.outcome is Outcome.PASS]:
-        yield reject("G13", f"{counted(len(timeless), 'case')} passed in 0 s: {named(timeless)}.", timeless)
-    durations = [case.seconds for group in report.groups if group.outcome is Outcome.PASS for case in group.cases]
-    quick = sum(0 < seconds < _TOO_QUICK for seconds in durations)
-    if quick > len(durations) / 2:
-        yield reject("G13", f"{quick} of {len(durations)} passed cases took less than {_TOO_QUICK * 1e6:.0f} µs.")
-    executed = sum(len(group.cases) for group in report.groups if was_executed(group.outcome, group.reason))
-    # One process of each run takes the results of all its workers. A merged run has as many such processes as shards.
-    controllers = workers if report.run.id.startswith(MERGED) else 1
-    if executed * _QUICKEST > had * controllers or (executed >= _MANY and not wall):
-        yield reject("G13", f"{counted(executed, 'case')} ran within {wall} on {workers} processes.")
 
 
 def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
@@ -220,8 +129,8 @@ def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
     environment = report.environment
     yield from _check_facts(report)
     yield from _check_devices(evidence)
-    if environment.fingerprint_sha256 != redaction.fingerprint(environment.facts):
-        yield reject("G15", "The hash of the environment's facts is not the fingerprint that the file gives.")
+    if environment.fingerprint_sha256 != fingerprint(report):
+        yield reject("G15", "The hash of the run's stack is not the fingerprint that the file gives.")
     torch = environment.facts.get("torch")
     if torch is not None and str(torch) != report.accelerator.torch:
         versions = one_line(f"{report.accelerator.torch} here and {torch} there", 120)
@@ -230,8 +139,22 @@ def check_environment(evidence: GateEvidence) -> Iterator[GateFinding]:
         seen, required = told_apart(environment.fingerprint_sha256, evidence.fingerprint)
         yield reject("G15", f"The run's environment is {one_line(seen, 80)}, not the {required} that is required.")
     baseline = evidence.baseline
-    if baseline and baseline.environment.fingerprint_sha256 != environment.fingerprint_sha256:
-        yield note("G15", "The environment differs from the baseline's: changed verdicts may come from it.")
+    if baseline and (said := difference(baseline, report)):
+        yield note("G15", f"The stack differs from the baseline's, and changed verdicts may come from it: {said}.")
+    yield from _check_suite_files(report)
+
+
+def _check_suite_files(report: Report) -> Iterator[GateFinding]:
+    """Reject a commit or a hash that is none, and note that an older format does not say which files ran."""
+    suite = report.run.suite
+    if suite.commit and not _COMMIT.fullmatch(suite.commit):
+        yield reject("G15", f"No suite has this commit: {one_line(suite.commit, 60)}.")
+    if not is_known(report):
+        return
+    if not _SHA256.fullmatch(suite.files_sha256):
+        yield reject("G15", "The file does not have the hash of the suite's installed files.")
+    elif not report.accelerator.torch_build.strip():
+        yield reject("G15", "The file does not name the build of torch.")
 
 
 def _check_facts(report: Report) -> Iterator[GateFinding]:
@@ -263,6 +186,9 @@ def _check_devices(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G15", f"The run was on the device {device!a}, none of the {devices:g} that the file has.")
     elif len(report.accelerator.device_names) > devices:
         yield reject("G15", f"The file names more kinds of devices than it has devices: {devices}.")
+    on_ranks = any(case.ranks > 1 and case.outcome is Outcome.PASS for case in report.cases)
+    if on_ranks and not report.accelerator.communication_backend.strip():
+        yield reject("G15", "Cases passed on several ranks, and the accelerator has no backend for collectives.")
     if odd := _on_other_ranks(evidence):
         n = counted(len(odd), "case")
         yield reject("G15", f"{n} ran on another number of ranks than planned: {named(odd)}.", odd)
@@ -299,8 +225,9 @@ RULES = (
     Rule(
         "G12",
         requirement="The run was complete and strict: without -k, -m, --deselect or a selection of this suite, and not "
-        "with strictness bring-up. If the gate is given a challenge, the run used it. The command line, the profile, "
-        "the strictness and the number of processes do not contradict each other.",
+        "with strictness bring-up. The command line has only options that a judged run may have, and no plugin of its own. "
+        "If the gate is given a challenge, the run used it. The command line, the profile, the strictness, the seed and "
+        "the number of processes do not contradict each other.",
         why="A selection can leave failures out. A run without the challenge may be another vendor's, or last year's.",
         fix="Run pytest --accelerator=NAME with options of workers and folders only, and with --challenge NONCE "
         "if there is one. Merge shards with: conformance merge.",
@@ -309,7 +236,8 @@ RULES = (
     Rule(
         "G13",
         requirement="The run has a start and an end, in this order. Neither is in the future, older than the profile "
-        "accepts, or older than the baseline. The durations of the cases fit between them, and are not the baseline's.",
+        "accepts, or older than the baseline. The durations of the cases fit between them, differ, and do not follow "
+        "from the baseline's.",
         why="An old run says nothing about today's driver. Invented times are the easiest sign of an invented run.",
         fix="Run again. Set the clock of the machine: a difference of ten minutes is tolerated.",
         check=check_times,
@@ -325,8 +253,9 @@ RULES = (
     ),
     Rule(
         "G15",
-        requirement="The fingerprint of the environment is that of its facts, names the tested torch, and equals the "
-        "requested one. The facts, the devices and the ranks are those of one possible machine.",
+        requirement="The fingerprint is that of the run's stack, names the tested torch, and equals the requested one. "
+        "The facts, the devices and the ranks are those of one possible machine. The stack names the build of torch and "
+        "the suite's files.",
         why="A result is valid for the software stack that produced it.",
         fix="Run on the stack that is to be certified, and send the file unedited.",
         check=check_environment,

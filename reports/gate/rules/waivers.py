@@ -26,6 +26,9 @@ def check_stale(evidence: GateEvidence) -> Iterator[GateFinding]:
     if passing := tuple(settled.unexpected):
         n = counted(len(passing), "waived case passes", "waived cases pass")
         yield reject("G10", f"{n}: narrow or delete the waiver of {named(passing)}.", passing)
+    if grown := tuple(settled.grown):
+        n = counted(len(grown), "waived case has", "waived cases have")
+        yield reject("G10", f"{n} a larger error than the waiver allows (its key error): {named(grown)}.", grown)
     for waiver in settled.idle:
         name = one_line(waiver.name, 160)
         yield reject("G10", f"The waiver of {name} matches no case that is claimed: delete it.", waiver.cases)
@@ -42,8 +45,8 @@ RULES = (
     ),
     Rule(
         "G10",
-        requirement="Every waiver matches a claimed case, and every case that it matches still fails. Flaky cases may "
-        "pass.",
+        requirement="Every waiver matches a claimed case, and every case that it matches still fails, with an error within "
+        "the waiver's. Flaky cases may pass; each of them is named.",
         why="A waiver that is no longer needed hides the next regression. A pattern that is too wide matches "
         "cases that pass.",
         fix="Delete or narrow it: conformance waivers prune.",

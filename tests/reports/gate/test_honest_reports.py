@@ -32,7 +32,7 @@ from .edits import (
     run,
     typed,
 )
-from .honest import (
+from .honest import as_published, (
     DAY,
     earlier,
     honest,
@@ -233,6 +233,15 @@ def test_a_decision_states_the_run_and_what_was_not_checked() -> None:
     assert all(any(f"--{option})" in sentence for sentence in decision.unchecked) for option in options)
 
 
+@pytest.mark.parametrize("name", ["cpu", "sim", "supa"])
+def test_a_published_report_is_accepted_in_the_format_that_it_has(name: str) -> None:
+    report = as_published(name)
+
+    assert judged(report, manifest_of(report)).findings == ()
+    old = replace(report, schema=1)
+    assert "of format 1" in " ".join(judged(replace(old), manifest_of(report)).unchecked)
+
+
 def test_what_was_checked_is_not_among_the_unchecked() -> None:
     nonce = "0123456789abcdef"
     report = invocation(challenge=nonce, seed=seed_of_challenge(nonce))(honest())
@@ -245,7 +254,10 @@ def test_what_was_checked_is_not_among_the_unchecked() -> None:
         challenge=nonce,
     )
 
-    assert decision.unchecked == ("whether a device computed the results (conformance challenge, or your own run)",)
+    assert decision.unchecked == (
+        f"whether the suite's files {report.run.suite.files_sha256[:12]} are the released ones",
+        "whether a device computed the results (conformance challenge, or your own run)",
+    )
 
 
 # --- facts that the rules repeat, because reports may not import the accelerators -----------------------------------

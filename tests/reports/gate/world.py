@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from conformance.reports import redaction
 from conformance.reports.gate.manifests import Manifest, dump, make_manifest
 from conformance.reports.model import (
     AcceleratorRecord,
@@ -27,12 +26,15 @@ from conformance.reports.model import (
 )
 from conformance.reports.planned import PlannedCase
 from conformance.reports.report_json import to_json
+from conformance.reports.stack import with_fingerprint
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.model import Waiver, WaiverKind
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=timezone.utc)
 TORCH = "2.13.0+acme"
 FACTS = {"python": "3.11.7", "system": "Linux", "torch": TORCH}
+PLUGINS = ("accelerator-conformance 0.1.0", "pytest-xdist 3.8.0")
+FILES = "5e" * 32
 
 
 def planned(id: str, level: str = "standard", tier: str = "unit", adaptive: bool = False, **axes: str) -> PlannedCase:
@@ -85,7 +87,8 @@ def manifest(plan: tuple[PlannedCase, ...] = PLAN) -> Manifest:
 def case(one: PlannedCase) -> CaseRecord:
     reason = SKIPPED.get(one.id, Reason.NATIVE)
     outcome = Outcome.PASS if reason is Reason.NATIVE else Outcome.SKIP
-    return CaseRecord(**vars(one), outcome=outcome, reason=reason, seconds=0.25)
+    metrics = {"comparisons": 3} if one.area == "operators" and outcome is Outcome.PASS else {}
+    return CaseRecord(**vars(one), outcome=outcome, reason=reason, seconds=0.25, metrics=metrics)
 
 
 def consistent(report: Report) -> Report:
@@ -95,25 +98,26 @@ def consistent(report: Report) -> Report:
         cases=len(report.cases) + len(report.accounting.unaccounted),
         manifest_sha256=manifest_sha256(report),
     )
-    return replace(
-        report,
-        run=replace(report.run, suite=suite),
-        totals=count_cases(report.cases, report.accounting),
-        declaration=DeclarationRecord(declared_sha256(report.declaration.cells), report.declaration.cells),
-        environment=Environment(redaction.fingerprint(report.environment.facts), report.environment.facts),
+    return with_fingerprint(
+        replace(
+            report,
+            run=replace(report.run, suite=suite),
+            totals=count_cases(report.cases, report.accounting),
+            declaration=DeclarationRecord(declared_sha256(report.declaration.cells), report.declaration.cells),
+        )
     )
 
 
 def honest(id: str = "new", days: int = 1, plan: tuple[PlannedCase, ...] = PLAN) -> Report:
     """A run that ended so many days ago."""
     end = NOW - timedelta(days=days)
-    suite = Suite("0.1.0", "", 0)
+    suite = Suite("0.1.0", "", 0, files_sha256=FILES)
     invocation = Invocation(("--accelerator=acme",), workers=1)
     run = Run(id, (end - timedelta(minutes=5)).isoformat(), suite, end.isoformat(), invocation)
     report = Report(
         run=run,
-        accelerator=AcceleratorRecord("acme", "acme", "acme:0", 1, ("Acme One",), driver="1.2", torch=TORCH),
-        environment=Environment(facts=FACTS),
+        accelerator=AcceleratorRecord("acme", "acme", "acme:0", 1, ("Acme One",), "acmeccl", driver="1.2", torch=TORCH, torch_build="2f3c"),
+        environment=Environment(facts=FACTS, plugins=PLUGINS),
         declaration=DeclarationRecord(cells=CLAIMS),
         cases=tuple(map(case, plan)),
     )
