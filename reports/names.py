@@ -44,7 +44,7 @@ def fault_of(name: str) -> str:
     if len(name) > LONGEST:
         return f"has {len(name)} characters; at most {LONGEST} are allowed"
     if not _GRAMMAR.fullmatch(name):
-        return "has other characters than ASCII letters, digits, and single blanks, dots, hyphens, plus signs or _ inside"
+        return "is not made of words of ASCII letters and digits, with a blank, dot, hyphen, plus sign or _ between them"
     words = _SEPARATORS.split(name.casefold())
     if len(words) > _MOST_WORDS:
         return f"has {len(words)} words; at most {_MOST_WORDS} are allowed"

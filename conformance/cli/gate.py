@@ -6,7 +6,6 @@ import argparse
 import gc
 import re
 import sys
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from conformance.base.errors import ConformanceError, JournalError, UsageError
 if TYPE_CHECKING:
     from conformance.reports.gate.evidence import GateEvidence, SignatureCheck
     from conformance.reports.gate.manifests import Manifest
+    from conformance.reports.loading import ReportFile
     from conformance.reports.model import Report
     from conformance.reports.profiles import Policy
     from conformance.reports.waivers.model import Waiver
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--waivers", metavar="FILE", type=Path, help="the agreed waivers, a TOML file")
     add("--manifest", metavar="FILE", type=Path, help="judge by this manifest (default: the released manifest)")
     add("--allowed-signers", metavar="FILE", type=Path, help="allowed signers; the report then needs a signature")
-    add("--signers", metavar="FILE", type=Path, help="which signer may sign for which accelerators, a TOML file")
+    add_signature_arguments(parser)
     add("--signature", metavar="FILE", type=Path, help="the signature (default: REPORT.sig)")
     add("--accelerator", metavar="NAME", default="", help="name that the accelerator of the report must have")
     add("--fingerprint", metavar="SHA256", default="", help="fingerprint that the environment of the report must have")
@@ -150,19 +150,35 @@ def _challenge(nonce: str) -> str:
 def _report(arguments: argparse.Namespace) -> tuple[Report, SignatureCheck | None]:
     """Return the report, and the check of its signature if there are allowed signers. Both are of the same bytes."""
     if arguments.allowed_signers is None:
-        for option in ("signature", "signers"):
+        for option in ("signature", "signers", "revoked_keys"):
             if getattr(arguments, option) is not None:
                 raise UsageError(
-                    f"--{option} needs --allowed-signers FILE: a signature is verified against allowed signers."
+                    f"--{option.replace('_', '-')} needs --allowed-signers FILE: a signature is verified against allowed signers."
                 )
         return _load(arguments.report), None
-    from conformance.reports.gate.signatures import check
     from conformance.reports.loading import read_report_file
 
-    require(arguments.allowed_signers)
     file = read_report_file(arguments.report)
-    found = check(file, arguments.signature, arguments.allowed_signers)
-    return file.report(), _bound(found, arguments.signers)
+    found = signature_of(file, arguments)
+    return file.report(), found
+
+
+def signature_of(file: ReportFile, arguments: argparse.Namespace) -> SignatureCheck:
+    """Return the check of a report's signature against the files that the user named."""
+    from conformance.reports.gate.signatures import check
+    from conformance.reports.gate.signers import bound
+
+    for path in (arguments.allowed_signers, arguments.signers, arguments.revoked_keys):
+        require(path)
+    found = check(file, arguments.signature, arguments.allowed_signers, arguments.revoked_keys)
+    return found if arguments.signers is None else bound(found, arguments.signers)
+
+
+def add_signature_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options about signatures that several commands have, besides the file of allowed signers."""
+    add = parser.add_argument
+    add("--signers", metavar="FILE", type=Path, help="which signer may sign for which accelerators, a TOML file")
+    add("--revoked-keys", metavar="FILE", type=Path, help="public keys, or a key revocation list of ssh-keygen")
 
 
 def _baseline(path: Path, report: Report) -> Report:
@@ -200,13 +216,3 @@ def _manifest(path: Path | None, report: Report) -> Manifest | None:
     from conformance.reports.gate.manifests import read_manifest, released
 
     return read_manifest(path) if path else released(report.run.suite.version, report.accelerator.torch)
-
-
-def _bound(found: SignatureCheck, signers: Path | None) -> SignatureCheck:
-    """Return the check of a signature with the accelerators that its principal may sign for."""
-    if signers is None:
-        return found
-    from conformance.reports.gate.signers import accelerators_of
-
-    require(signers)
-    return replace(found, accelerators=accelerators_of(found.principal, signers))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import sys
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from conformance.base.errors import UsageError
+from conformance.cli.gate import add_signature_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,12 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="allowed signers; the page names the signer if a valid signature lies next to the report",
     )
-    parser.add_argument(
-        "--signers",
-        metavar="FILE",
-        type=Path,
-        help="which signer may sign for which accelerators, a TOML file; the page names no other signer",
-    )
+    add_signature_arguments(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -66,12 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
     # Imported here, so that the help needs none of it.
     from conformance.reports.json_files import collector_paused
 
-    allowed, signers = arguments.allowed_signers, arguments.signers
-    for path in (allowed, signers):
+    files = {"--signers": arguments.signers, "--revoked-keys": arguments.revoked_keys}
+    for path in (arguments.allowed_signers, *files.values()):
         if path is not None and not path.is_file():
             raise UsageError(f"there is no {path}.")
-    if signers is not None and allowed is None:
-        raise UsageError("--signers needs --allowed-signers FILE: a signature is verified against allowed signers.")
+    for option, path in files.items():
+        if path is not None and arguments.allowed_signers is None:
+            raise UsageError(f"{option} needs --allowed-signers FILE: a signature is verified against allowed signers.")
     with collector_paused():
         return _publish(arguments)
 
@@ -81,13 +77,13 @@ def _publish(arguments: argparse.Namespace) -> int:
     from conformance.reports.page.columns import ReportOrigin, make_columns
     from conformance.reports.page.publish import write
 
-    allowed, signers = arguments.allowed_signers, arguments.signers
     origins = [(path, ReportOrigin.VENDOR) for path in arguments.paths]
     origins += [(path, ReportOrigin.UPSTREAM) for path in arguments.upstream]
     refused: list[str] = []
+    names: dict[str, str] = {}
     # One report at a time: a column keeps its newest report and only the verdicts of the earlier ones.
-    read = (_source(path, origin, allowed, signers) for path, origin in origins)
-    columns = make_columns(source for source in read if _is_admitted(source, refused))
+    read = (_source(path, origin, arguments) for path, origin in origins)
+    columns = make_columns(source for source in read if _is_admitted(source, names, refused))
     if refused:
         sys.stderr.writelines(f"{sentence} Nothing is published.\n" for sentence in refused)
         return 1
@@ -100,23 +96,31 @@ def _publish(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _is_admitted(source: PublishedReport, refused: list[str]) -> bool:
-    """Return whether a report may be published; ``refused`` gets a sentence if not."""
+def _is_admitted(source: PublishedReport, names: dict[str, str], refused: list[str]) -> bool:
+    """Return whether a report may be published; ``refused`` gets a sentence if not.
+
+    ``names`` has the accelerators so far by the skeletons of their names: no two of them may look alike.
+    """
     from conformance.reports.gate.admission import refusal
     from conformance.reports.loading import MAX_CASES_OF_COLUMN, require_at_most
+    from conformance.reports.names import skeleton
     from conformance.reports.plain_text import one_line
 
     require_at_most(MAX_CASES_OF_COLUMN, [source.report])
-    why = refusal(source.report, datetime.now(timezone.utc))
+    why, name = refusal(source.report, datetime.now(timezone.utc)), source.report.accelerator.name
+    if not why and (other := names.setdefault(skeleton(name), name)) != name:
+        why = f"The accelerator's name {one_line(name, 60)!a} looks like {one_line(other, 60)!a}, of another report."
     if why:
         refused.append(one_line(f"{source.path}: {why}", 400))
     return not why
 
 
 def _judged(source: PublishedReport) -> PublishedReport:
-    """Return the newest report of a column with the gate's decision."""
+    """Return a report with the gate's decision."""
     from conformance.reports.gate.admission import judge
 
+    if source.decision is not None:
+        return source
     return replace(source, decision=judge(source.report, datetime.now(timezone.utc), source.signer))
 
 
@@ -138,32 +142,34 @@ def _conclusion(columns: Sequence[PageColumn], runs: int) -> str:
     return f"{len(columns)} accelerator{'' if len(columns) == 1 else 's'}, {runs} run{'' if runs == 1 else 's'}: {said}"
 
 
-def _source(path: Path, origin: ReportOrigin, allowed: Path | None, signers: Path | None) -> PublishedReport:
+def _source(path: Path, origin: ReportOrigin, arguments: argparse.Namespace) -> PublishedReport:
     """Return a report of the page, with its signer where a valid signature lies beside it.
 
     With allowed signers, the bytes of ``report.json`` are read once: what the page shows is what the signature covers.
+    A signed report is judged at once: whether it may replace another one depends on the decision.
     """
     from conformance.reports.loading import load, read_report_file, report_json_in
     from conformance.reports.page.columns import PublishedReport
 
     file = report_json_in(path) if path.is_dir() else path
-    if allowed is None or file is None or file.suffix == ".jsonl":
+    if arguments.allowed_signers is None or file is None or file.suffix == ".jsonl":
         return PublishedReport(load(path), origin, path=path)
     read = read_report_file(file)
     report = read.report()
-    return PublishedReport(report, origin, _signer(read, report.accelerator.name, allowed, signers), path=path)
+    source = PublishedReport(report, origin, _signer(read, report.accelerator.name, arguments), path=path)
+    return _judged(source) if source.signer else source
 
 
-def _signer(file: ReportFile, accelerator: str, allowed: Path, signers: Path | None) -> str:
+def _signer(file: ReportFile, accelerator: str, arguments: argparse.Namespace) -> str:
     """Return the signer of the report; empty if no allowed signature verifies. The page then shows 'nobody'."""
     from conformance.reports.gate.signatures import check, signature_path
-    from conformance.reports.gate.signers import accelerators_of
+    from conformance.reports.gate.signers import bound, may_sign
     from conformance.reports.plain_text import one_line
 
-    signature = check(file, None, allowed)
-    if not signature.problem and signers is not None:
-        names = accelerators_of(signature.principal, signers)
-        if not any(fnmatch.fnmatchcase(accelerator, name) for name in names):
+    signature = check(file, None, arguments.allowed_signers, arguments.revoked_keys)
+    if not signature.problem and arguments.signers is not None:
+        signature = bound(signature, arguments.signers)
+        if not may_sign(signature, accelerator):
             signature = replace(signature, problem=f"{signature.principal} may not sign for {accelerator!a}.")
     if signature.problem and signature_path(file.path).is_file():
         sys.stderr.write(f"{one_line(f'{file.path}: {signature.problem}')} The page says 'nobody'.\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from conformance.cli.gate import add_signature_arguments
+
 SUMMARY = "Check the signature of a report."
 
 
@@ -18,18 +20,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="allowed signers, in the format of ssh-keygen",
     )
+    add_signature_arguments(parser)
     add("--signature", metavar="FILE", type=Path, help="the signature (default: REPORT.sig)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the signer, or the problem with exit status 1."""
-    from conformance.cli.gate import require
-    from conformance.reports.gate.signatures import check
+    from conformance.cli.gate import require, signature_of
+    from conformance.reports.gate.signers import may_sign
     from conformance.reports.loading import read_report_file
+    from conformance.reports.plain_text import one_line
 
     require(arguments.report)
-    require(arguments.allowed_signers)
     file = read_report_file(arguments.report)
-    signature = check(file, arguments.signature, arguments.allowed_signers)
-    print(signature.problem or f"{file.path}: signed by {signature.principal}")
-    return 1 if signature.problem else 0
+    signature = signature_of(file, arguments)
+    if signature.problem:
+        print(signature.problem)
+        return 1
+    if arguments.signers is not None:
+        name = file.report().accelerator.name
+        if not may_sign(signature, name):
+            print(f"{signature.principal} may not sign for {one_line(name, 60)!a}.")
+            return 1
+    print(f"{file.path}: signed by {signature.principal}")
+    return 0

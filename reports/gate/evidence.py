@@ -28,6 +28,8 @@ class SignatureCheck:
     problem: str = ""
     #: Patterns of the accelerators that the principal may sign for; None if nobody has bound the signers.
     accelerators: tuple[str, ...] | None = None
+    #: Every principal of the key; ``principal`` has them for people.
+    principals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,10 @@ ABSENT: Final = "-"
 ENDING_OF: Final[Mapping[str, Ending]] = {letter: pair for pair, letter in LETTERS.items()} | {LOST: None}
 _LETTER_OF: Final[Mapping[Ending, str]] = {ending: letter for letter, ending in ENDING_OF.items()}
 
-_ID, _VERDICT = attrgetter("id"), attrgetter("outcome", "reason")
+_ID, _VERDICT, _IN_REFERENCE = attrgetter("id"), attrgetter("outcome", "reason"), attrgetter("in_reference")
+#: Verdict of a case about which nothing is declared. It counts nowhere if PyTorch itself lacks the cell: nobody can tell
+#: a missing operator from one that no device is asked to have.
+_SILENT: Final = (Outcome.SKIP, Reason.UNDECLARED)
 
 #: Verdicts after which the process had to be replaced.
 SEVERE: Final = frozenset({Reason.CRASH, Reason.HANG, Reason.POISONED})
@@ -140,7 +143,10 @@ def _mark(rows: list[Ending], passed: int, failed: int) -> Mark:
 
 
 def endings_of(report: Report) -> dict[str, Ending]:
-    """Return every planned case of a report with its verdict."""
-    lost: dict[str, Ending] = {planned.id: None for planned in report.accounting.unaccounted}
+    """Return the verdict of every planned case of a report that says something about the device."""
+    endings: dict[str, Ending] = {planned.id: None for planned in report.accounting.unaccounted}
+    cases = report.cases
     # Columns of attributes, without a step of Python for each case.
-    return lost | dict(zip(map(_ID, report.cases), map(_VERDICT, report.cases), strict=True))
+    pairs = zip(map(_ID, cases), map(_VERDICT, cases), map(_IN_REFERENCE, cases), strict=True)
+    endings |= {id: pair for id, pair, inside in pairs if inside or pair != _SILENT}
+    return endings

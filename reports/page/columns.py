@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import Enum
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from conformance.reports.gate.finding import Decision
 from conformance.reports.model import AcceleratorRecord, CaseRecord, Report, Run
 from conformance.reports.page.cells import ENDING_OF, Ending, endings_of, letters_of
+from conformance.reports.plain_text import one_line
 from conformance.reports.profiles import PROFILES, ProfileResult
+from conformance.reports.times import in_order
 from conformance.reports.verdict import Outcome
 
 
@@ -35,9 +39,56 @@ class PublishedReport:
     path: Path | None = None
 
     @property
-    def age(self) -> tuple[str, str]:
-        """Return what runs of one accelerator are sorted by."""
-        return self.report.run.started, self.report.run.id
+    def age(self) -> tuple[datetime, str, str]:
+        """Return what runs of one accelerator are sorted by: a time, because texts of two zones sort wrongly."""
+        return age_of(self.report.run)
+
+    @property
+    def is_accepted(self) -> bool:
+        """Return whether the gate accepts the report, or nobody has asked it."""
+        return self.decision is None or not self.decision.rejections
+
+    @property
+    def place(self) -> ColumnPlace:
+        """Return the column that the report may be in."""
+        run = self.report.run
+        kind = "a selection" if run.invocation.selection else f"profile {run.profile or 'full'}"
+        return ColumnPlace(self.report.accelerator.name, self.origin, self.signer, kind, self.is_accepted)
+
+
+def age_of(run: Run) -> tuple[datetime, str, str]:
+    return *in_order(run.started), run.id
+
+
+@dataclass(frozen=True)
+class ColumnPlace:
+    """Place of a column: a report replaces only reports of its own place.
+
+    A column belongs to a principal: what somebody else signed, or nobody, stands beside it. A run of another profile
+    does too. ``accepted``: a signed report that the gate accepts is not replaced by one that it rejects.
+    """
+
+    name: str
+    origin: ReportOrigin
+    signer: str
+    kind: str
+    accepted: bool
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, str, str]:
+        """Return what the columns of an accelerator are sorted by: the one that has its name alone comes first."""
+        return not self.signer, not self.accepted, self.kind != "profile full", self.kind, self.signer
+
+    def marks(self, first: ColumnPlace) -> str:
+        """Return in words how the column differs from the first one of its accelerator."""
+        said = []
+        if self.signer != first.signer:
+            said.append(f"signed by {one_line(self.signer, 80)}" if self.signer else "unsigned")
+        if self.kind != first.kind:
+            said.append(self.kind)
+        if self.accepted != first.accepted and not said:
+            said.append("newer, accepted" if self.accepted else "newer, rejected")
+        return ", ".join(said)
 
 
 @dataclass(frozen=True)
@@ -63,6 +114,8 @@ class PageColumn:
 
     source: PublishedReport
     earlier: tuple[EarlierRun, ...] = ()
+    #: How the column differs from the first one of its accelerator; empty for the first one.
+    mark: str = ""
 
     @property
     def report(self) -> Report:
@@ -74,7 +127,8 @@ class PageColumn:
 
     @property
     def title(self) -> str:
-        return self.name if self.source.origin is ReportOrigin.VENDOR else f"{self.name} (upstream)"
+        marks = [*([] if self.source.origin is ReportOrigin.VENDOR else ["upstream"]), *([self.mark] if self.mark else [])]
+        return f"{self.name} ({', '.join(marks)})" if marks else self.name
 
     @cached_property
     def cases(self) -> dict[str, CaseRecord]:
@@ -100,25 +154,66 @@ class PageColumn:
 
 
 def make_columns(sources: Iterable[PublishedReport]) -> tuple[PageColumn, ...]:
-    """Return a column for each accelerator and origin, by name, with the newest report in front.
+    """Return the columns by name, each with its newest report in front.
 
-    One report of each column is held at a time: the others become short as soon as a newer one is there.
+    One report of each place is held at a time: the others become short as soon as a newer one is there.
     """
-    newest: dict[tuple[str, str], PublishedReport] = {}
-    earlier: dict[tuple[str, str], list[EarlierRun]] = {}
+    newest: dict[ColumnPlace, PublishedReport] = {}
+    earlier: dict[ColumnPlace, list[EarlierRun]] = {}
     plans: dict[tuple[str, ...], tuple[str, ...]] = {}
     for source in sources:
-        key = source.report.accelerator.name, source.origin.name
-        known = newest.get(key)
+        place = source.place
+        known = newest.get(place)
         if known is None:
-            newest[key] = source
+            newest[place] = source
             continue
-        old, newest[key] = sorted((known, source), key=lambda one: one.age)
-        earlier.setdefault(key, []).append(shortened(old.report, plans))
-    return tuple(
-        PageColumn(source, tuple(sorted(earlier.get(key, ()), key=lambda run: (run.run.started, run.run.id))))
-        for key, source in sorted(newest.items())
-    )
+        old, newest[place] = sorted((known, source), key=lambda one: one.age)
+        earlier.setdefault(place, []).append(shortened(old.report, plans))
+    for place in [place for place in newest if not place.accepted]:
+        _join(place, newest, earlier, plans)
+    for place in [place for place in newest if not place.accepted]:
+        _follow(place, newest, earlier, plans)
+    return tuple(_marked(newest, earlier))
+
+
+def _join(
+    place: ColumnPlace,
+    newest: dict[ColumnPlace, PublishedReport],
+    earlier: dict[ColumnPlace, list[EarlierRun]],
+    plans: dict[tuple[str, ...], tuple[str, ...]],
+) -> None:
+    """Move rejected runs into the history of the accepted ones, if a newer run is accepted, or if nobody signed them."""
+    accepted = replace(place, accepted=True)
+    if accepted not in newest or (place.signer and newest[place].age > newest[accepted].age):
+        return
+    old, new = sorted((newest.pop(place), newest[accepted]), key=lambda one: one.age)
+    newest[accepted] = new
+    earlier.setdefault(accepted, []).extend([shortened(old.report, plans), *earlier.pop(place, ())])
+
+
+def _follow(
+    place: ColumnPlace,
+    newest: Mapping[ColumnPlace, PublishedReport],
+    earlier: dict[ColumnPlace, list[EarlierRun]],
+    plans: dict[tuple[str, ...], tuple[str, ...]],
+) -> None:
+    """Give a rejected column the accepted runs before it as its history, so that it says what became worse."""
+    accepted = replace(place, accepted=True)
+    if accepted in newest:
+        before = [shortened(newest[accepted].report, plans), *earlier.get(accepted, ())]
+        earlier.setdefault(place, []).extend(before)
+
+
+def _marked(
+    newest: Mapping[ColumnPlace, PublishedReport], earlier: Mapping[ColumnPlace, Sequence[EarlierRun]]
+) -> Iterator[PageColumn]:
+    """Yield the columns in order. Those of one accelerator and origin follow each other, and say how they differ."""
+    order = sorted(newest, key=lambda place: (place.name, place.origin.name, place.rank))
+    for _, places in groupby(order, key=lambda place: (place.name, place.origin)):
+        first, *others = places
+        for place in (first, *others):
+            runs = tuple(sorted(earlier.get(place, ()), key=lambda run: age_of(run.run)))
+            yield PageColumn(newest[place], runs, place.marks(first) if place is not first else "")
 
 
 def shortened(report: Report, plans: dict[tuple[str, ...], tuple[str, ...]]) -> EarlierRun:

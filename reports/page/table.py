@@ -46,7 +46,8 @@ def make_table(columns: Sequence[PageColumn]) -> Table:
     planned: dict[str, PlannedCase] = {}
     for column in columns:
         for case in (*column.report.cases, *column.report.accounting.unaccounted):
-            planned.setdefault(case.id, case)
+            if case.id in column.endings:
+                planned.setdefault(case.id, case)
     groups: dict[tuple[str, str], list[str]] = {}
     for id, case in planned.items():
         name = f"{case.subject} ({case.about_note})" if case.about_note else case.subject

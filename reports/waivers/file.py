@@ -36,7 +36,7 @@ def read_waivers(path: Path) -> tuple[Waiver, ...]:
 def parse_waivers(data: bytes, where: str) -> tuple[Waiver, ...]:
     """Return the waivers in TOML text. Errors call it ``where``."""
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
         _reject_long_keys(text, where)
         value = tomllib.loads(text)
     except UnicodeDecodeError:

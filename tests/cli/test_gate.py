@@ -348,7 +348,7 @@ def test_publish_says_when_a_signature_does_not_verify(
     [
         ('valid-before="20200101"', "a key of ada@acme.example that is not allowed now: valid-before 20200101."),
         ('valid-after="29990101"', "a key of ada@acme.example that is not allowed now: valid-after 29990101."),
-        ('namespaces="git"', "key is not permitted for use in signature namespace"),
+        ('namespaces="git"', "a key of ada@acme.example that is not allowed now: namespaces git."),
     ],
 )
 def test_g14_a_key_with_limits_is_named_with_them(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from conformance.reports.gate.command_line import contradictions, foreign_words,
 from conformance.reports.gate.durations import check_durations, check_replay, check_workers
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, note, reject
+from conformance.reports.gate.signers import may_sign
 from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line, told_apart
 from conformance.reports.profiles import PROFILES, containing
@@ -215,9 +215,8 @@ def check_signature(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G14", one_line(signature.problem, 300))
         return
     name = evidence.report.accelerator.name
-    bound = signature.accelerators
-    if bound is not None and not any(fnmatch.fnmatchcase(name, pattern) for pattern in bound):
-        signer, others = one_line(signature.principal, 100), named(bound) or "no accelerator"
+    if not may_sign(signature, name):
+        signer, others = one_line(signature.principal, 100), named(signature.accelerators or ()) or "no accelerator"
         yield reject("G14", f"{signer} may sign for {others}, and the report is of {one_line(name, 60)!a}.")
 
 

@@ -142,7 +142,9 @@ def fleet(number: int, every: int = 1) -> list[PublishedReport]:
         driver = f"{drawn.randrange(9)}.{drawn.randrange(9)}"
         now = _report(maker, base, NOW, maker.now, f"{driver}.2")
         if not maker.first:
-            found.append(PublishedReport(_report(maker, base, BEFORE, maker.before, f"{driver}.1"), maker.origin))
+            before = _report(maker, base, BEFORE, maker.before, f"{driver}.1")
+            decision = _decision(maker, before) if maker.judged else None
+            found.append(PublishedReport(before, maker.origin, maker.signer, decision))
         found.append(PublishedReport(now, maker.origin, maker.signer, _decision(maker, now) if maker.judged else None))
     return found
 

@@ -161,10 +161,10 @@ def test_nothing_to_publish(tmp_path: Path) -> None:
 
 
 def test_the_state_says_who_rejects_and_what_changed() -> None:
-    old = PublishedReport(many.report("supa", (ADD, SAME_ID), "2026-01-01T00:00:00+00:00"))
     decision = Decision("supa", "full", (reject("G07", "1 case became worse"),), run="r", unchecked=("who made it",))
-    new = PublishedReport(many.report("supa", (ADD, MUL)), signer="ada@supa.example", decision=decision)
-    (column,) = make_columns([old, new])
+    judged = {"signer": "ada@supa.example", "decision": decision}
+    old = PublishedReport(many.report("supa", (ADD, SAME_ID), "2026-01-01T00:00:00+00:00"), **judged)
+    (column,) = make_columns([old, PublishedReport(many.report("supa", (ADD, MUL)), **judged)])
     line = StateLine(column, changes_of(column))
     assert line.gate == ("bad", "✕", "rejected · G07")
     assert line.since == (("worse", "▼ 1 broke"),)
@@ -172,6 +172,52 @@ def test_the_state_says_who_rejects_and_what_changed() -> None:
     assert line.sentences[0] == "G07: 1 case became worse"
     assert "by ada@supa.example" in " ".join(line.sentences)
     assert line.sentences[-1] == "Not checked: who made it."
+
+
+ACCEPTED = Decision("supa", "full", ())
+REJECTED = Decision("supa", "full", (reject("G06", "1 case failed"),))
+DAY, LATER = "2026-03-04T05:06:07+00:00", "2026-03-05T05:06:07+00:00"
+
+
+def _source(started: str, signer: str, decision: Decision | None, profile: str | None = None) -> PublishedReport:
+    made = many.report("supa", (ADD,), started)
+    return PublishedReport(replace(made, run=replace(made.run, profile=profile)), signer=signer, decision=decision)
+
+
+@pytest.mark.parametrize(
+    ("newer", "titles"),
+    [
+        (_source(LATER, "", REJECTED), ["supa", "supa (unsigned)"]),
+        (_source(LATER, "", None), ["supa", "supa (unsigned)"]),
+        (_source(LATER, "eve@x", ACCEPTED), ["supa", "supa (signed by eve@x)"]),
+        (_source(LATER, "ada@x", REJECTED), ["supa", "supa (newer, rejected)"]),
+        (_source(LATER, "ada@x", ACCEPTED, "core"), ["supa", "supa (profile core)"]),
+        (_source(LATER, "ada@x", ACCEPTED), ["supa"]),
+    ],
+)
+def test_a_signed_accepted_report_is_replaced_by_an_accepted_one_of_its_principal_alone(
+    newer: PublishedReport, titles: list[str]
+) -> None:
+    accepted = _source(DAY, "ada@x", ACCEPTED)
+
+    for order in ((accepted, newer), (newer, accepted)):
+        first, *others = make_columns(order)
+        assert [first.title, *(column.title for column in others)] == titles
+        assert first.report.run.started == (LATER if len(titles) == 1 else DAY)
+
+
+def test_a_rejected_run_that_is_older_is_history() -> None:
+    (column,) = make_columns([_source(LATER, "ada@x", ACCEPTED), _source(DAY, "ada@x", REJECTED)])
+
+    assert [run.run.started for run in column.earlier] == [DAY]
+
+
+def test_runs_are_sorted_by_time_and_not_by_text() -> None:
+    red, old = _source("2026-03-04T20:00:00+00:00", "", None), _source("2026-03-05T01:00:00+14:00", "", None)
+
+    (column,) = make_columns([old, red])
+
+    assert column.report.run.started == "2026-03-04T20:00:00+00:00"
 
 
 @pytest.mark.parametrize(
