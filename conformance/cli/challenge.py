@@ -181,7 +181,8 @@ def _recompute(sample: Sequence[CaseRecord], nonce: str, accelerator: str) -> Re
 
 
 def _print_result(sample: Sequence[CaseRecord], recomputed: Report) -> int:
-    """Print the result; return 1 if an answer is wrong or if there was no answer to judge, else 0."""
+    """Print the result; return 1 if an answer is wrong, or if too few were judged, else 0."""
+    from conformance.reports.challenge import MINIMUM_SHARE
     from conformance.reports.plain_text import one_line
     from conformance.reports.verdict import Outcome
 
@@ -200,4 +201,9 @@ def _print_result(sample: Sequence[CaseRecord], recomputed: Report) -> int:
         f"{len(sample)} passing cases recomputed on {recomputed.accelerator.name}: {len(right)} correct, "
         f"{len(wrong)} wrong, {unanswered} without an answer, {len(found[Outcome.SKIP]) + lost} cannot run here"
     )
-    return 1 if wrong or not right else 0
+    if wrong:
+        return 1
+    if len(right) < MINIMUM_SHARE * len(sample):
+        print(f"not accepted: {len(right)} of {len(sample)} results were checked; at least {MINIMUM_SHARE:.0%} must be")
+        return 1
+    return 0

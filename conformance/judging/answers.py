@@ -19,6 +19,10 @@ from conformance.reports.json_files import read_json
 #: Names of the integer dtypes that carry the bits of an element, by its size in bytes.
 _INTEGER_OF_SIZE = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
+#: Elements of the small computation, and a bound of its numbers: products of them are exact in float32.
+_ELEMENTS = 16
+_SMALL = 4096
+
 
 class Answers:
     """Values that a case keeps. ``claimed`` is the answer of another run, if that answer is to be judged."""
@@ -66,6 +70,27 @@ class Answers:
         bits = self.of("bits", parts.view(getattr(torch, _INTEGER_OF_SIZE[parts.element_size()])))
         parts = bits.contiguous().view(parts.dtype)
         return torch.view_as_complex(parts) if host.is_complex() else parts
+
+    def of_device(self, device: Any) -> None:
+        """Keep one value of a small computation on the device, if the case compared no tensor that could answer.
+
+        Its numbers follow from the nonce, and every device has to compute them exactly: they are whole and small. A
+        device that refuses keeps no value. Raises AssertionError if the value is wrong.
+        """
+        if self._values:
+            return
+        import torch
+
+        numbers = [place(self.nonce, self.case, "device", n)[1] % _SMALL for n in range(3 * _ELEMENTS)]
+        parts = torch.tensor(numbers, dtype=torch.float32).reshape(3, _ELEMENTS)
+        try:
+            one, two, three = parts.to(device)
+            computed = (one * two + three).cpu()
+        except Exception:  # noqa: BLE001 - whatever a device raises: other cases judge what it can
+            return
+        self._open = True
+        if not torch.equal(self.of("device", computed), parts[0] * parts[1] + parts[2]):
+            raise AssertionError("the device computes a product and a sum of small whole numbers wrongly")
 
     def values(self) -> dict[str, str]:
         """Return the values that can stand in the answer, by place."""

@@ -80,14 +80,17 @@ class Checker:
         # The shown value makes a difference readable; the digest covers elements that are not shown.
         self.digests[name] = f"{hashlib.sha256(_bytes(value)).hexdigest()[:16]} {_shown(value)[:200]}"
 
-    def answer(self) -> None:
+    def answer(self, device: Any = None) -> None:
         """Keep the case's answer to the challenge as a metric, once; without a challenge do nothing.
 
+        A case that compared no tensor answers with a small computation on ``device``, if one is given.
         AssertionError if another run's answer is judged, and has other values than the challenge asks for.
         """
         if self.answers is None or self._has_answered:
             return
         self._has_answered = True
+        if device is not None:
+            self.answers.of_device(device)
         # Not counted: a case that compares nothing else has verified nothing.
         if self.answers.missing():
             raise AssertionError("the answer to the challenge does not have the values that it asks for")

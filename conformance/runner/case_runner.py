@@ -223,13 +223,20 @@ class CaseRunner:
         error: BaseException | None = None
         try:
             yield
-            item.stash.get(CHECKER, Checker()).answer()
+            self._answer(item, case)
         except (KeyboardInterrupt, pytest.exit.Exception):
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit too: a case that ends the process has failed
             error = raised
         leaked = state.give_back() if state else []
         self._settle(item, case, error, leaked)
+
+    def _answer(self, item: pytest.Item, case: Case) -> None:
+        """Keep the case's answer to the challenge. A case without the fixture ``check`` gets a checker for it."""
+        if CHECKER not in item.stash and (answers := answers_of(item, case)) is not None:
+            item.stash[CHECKER] = Checker(answers)
+        # Ranks answer themselves.
+        item.stash.get(CHECKER, Checker()).answer(None if case.world_size else self.subject.device)
 
     def _settle(self, item: pytest.Item, case: Case, error: BaseException | None, leaked: list[str]) -> None:
         """Turn the end of the body into a verdict, and the verdict into pytest's outcome."""
