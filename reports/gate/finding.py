@@ -57,6 +57,8 @@ class Rule:
     why: str
     fix: str
     check: Callable[[GateEvidence], Iterable[GateFinding]]
+    #: One to three words for what a rejection is about.
+    title: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,11 @@ import base64
 import json
 import math
 import string
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from typing import Any, Final
 
 from conformance.reports.model import CaseRecord, Fact, Report
@@ -21,13 +24,19 @@ from conformance.reports.page.table import Table
 from conformance.reports.plain_text import plain
 from conformance.reports.profiles import PROFILES, in_profile
 from conformance.reports.repro import is_repeatable, repro_line_of
+from conformance.reports.times import day
 from conformance.reports.verdict import Outcome, Reason
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _LONGEST_MESSAGE: Final = 600
 #: Characters of messages and metrics in a column. Longer texts are left to the report itself.
 _MOST_TEXT: Final = 400_000
 #: Earlier runs in the data block, and the changes of verdicts between them.
-_MOST_RUNS: Final = 12
+_MOST_RUNS: Final = 31
 _MOST_CHANGES: Final = 20_000
 #: Stands for the case's id in a message, so that many cases share one text. ``plain`` removes it from other texts.
 THE_CASE: Final = "\x01"
@@ -78,7 +87,14 @@ def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
         "exactly_the_budget": -_LEAST_SHARE,
         "steps": _STEPS,
         "columns": [_column(column, ids) for column in columns],
+        "aliases": aliases(),
     }
+
+
+@cache
+def aliases() -> dict[str, dict[str, Any]]:
+    """Return other names of subjects, topics, and words of other languages. ``aliases.toml`` explains them."""
+    return tomllib.loads((resources.files(__package__) / "aliases.toml").read_text(encoding="utf-8"))
 
 
 def _membership(table: Table, id: str) -> str:
@@ -97,7 +113,7 @@ def _column(column: PageColumn, ids: Sequence[str]) -> dict[str, Any]:
         "title": column.title,
         "name": column.name,
         "run": _facts(report),
-        "day": plain(report.run.started)[:10],
+        "day": day(report.run.started),
         "answers": StateLine(column, None).answers,
         "verdicts": _letters(column.endings, ids),
         "history": list(_history(column, ids)),
@@ -120,7 +136,7 @@ def _history(column: PageColumn, ids: Sequence[str]) -> Iterator[dict[str, Any]]
         # The run before is always there, because the page says what has changed since.
         if room < 0 < number:
             return
-        yield {"day": plain(run.run.started)[:10], "driver": plain(run.accelerator.driver), "changed": changed}
+        yield {"day": day(run.run.started), "driver": plain(run.accelerator.driver), "changed": changed}
         after = letters
 
 

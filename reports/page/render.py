@@ -16,9 +16,10 @@ from conformance.reports.page.cells import Mark, PageCell
 from conformance.reports.page.changes import blocked, changes_of
 from conformance.reports.page.columns import PageColumn
 from conformance.reports.page.packing import pack
-from conformance.reports.page.states import StateLine
+from conformance.reports.page.states import StateLine, summary
 from conformance.reports.page.table import AreaRows, Table
 from conformance.reports.plain_text import one_line, plain
+from conformance.reports.times import day, in_order
 
 #: Parts of the page's one script, in order.
 SCRIPTS: Final = ("cases.js", "answer.js", "dialog.js", "compare.js", "page.js")
@@ -63,7 +64,9 @@ def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]
         script=script,
         policy=_policy(style, script),
         data=pack(table, columns),
-        newest=max(column.report.run.started for column in columns),
+        newest=max((column.report.run.started for column in columns), key=in_order),
+        day=day,
+        summary=summary(states),
     )
     return text
 

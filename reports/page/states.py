@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.reports.breadth import kernel_sentence
 from conformance.reports.gate.finding import Decision
+from conformance.reports.gate.rules import RULES
 from conformance.reports.page.changes import ColumnChanges
 from conformance.reports.page.columns import PageColumn, ReportOrigin
 from conformance.reports.plain_text import one_line
+from conformance.reports.times import day
 
 #: Findings in the explanation of a state. The gate's command lists the others.
 _FINDINGS = 3
@@ -33,7 +36,7 @@ class StateLine:
         if decision is None:
             return "un", "?", "not gated"
         if decision.rejections:
-            return "bad", "✕", f"rejected · {', '.join(decision.rejecting)}"
+            return "bad", "✕", f"rejected · {', '.join(map(_named_rule, decision.rejecting))}"
         if not self.column.source.signer and self.column.source.origin is ReportOrigin.VENDOR:
             return "un", "?", "unsigned"
         return "good", "✓", "accepted"
@@ -59,7 +62,7 @@ class StateLine:
 
     @property
     def day(self) -> str:
-        return one_line(self.column.report.run.started, 60)[:10]
+        return day(self.column.report.run.started)
 
     @property
     def answers(self) -> str:
@@ -79,9 +82,9 @@ class StateLine:
             for finding in decision.rejections[:_FINDINGS]:
                 yield f"{finding.rule}: {one_line(finding.sentence, 300)}"
             if (more := len(decision.rejections) - _FINDINGS) > 0:
-                yield f"{more} more findings. See: conformance gate REPORT"
+                yield f"{more} more {'finding' if more == 1 else 'findings'}. See: conformance gate REPORT"
             if decision.waived:
-                yield f"{decision.waived} failures are waived."
+                yield f"{decision.waived} {'failure is' if decision.waived == 1 else 'failures are'} waived."
         if self.column.aim.lacks:
             lacks = "; ".join(one_line(text, 100) for text in self.column.aim.lacks[:_FINDINGS])
             yield f"Not claimed for profile {self.column.aim.name}: {lacks}."
@@ -100,3 +103,24 @@ class StateLine:
             if value := one_line(getattr(accelerator, name), 60):
                 yield f"{name} {value}"
         yield f"suite {one_line(self.column.report.run.suite.version, 40)}"
+
+
+def _named_rule(id: str) -> str:
+    """Return a rule with the words for what it is about, such as ``G06 failures``."""
+    return f"{id} {RULES[id].title}".strip() if id in RULES else id
+
+
+def summary(lines: Sequence[StateLine]) -> str:
+    """Return the state of all accelerators in one or two sentences."""
+    kinds = Counter(line.gate[0] for line in lines)
+    words = {"good": "accepted", "bad": "rejected", "un": "not judged or unsigned"}
+    said = ", ".join(f"{kinds[kind]:,} {word}" for kind, word in words.items() if kinds[kind])
+    names = "1 accelerator" if len(lines) == 1 else f"{len(lines):,} columns"
+    failing = [line for line in lines if line.column.report.counts.failed]
+    worst = sorted(failing, key=lambda line: -line.column.report.counts.failed)[:_FINDINGS]
+    listed = ", ".join(f"{one_line(line.column.title, 200)} {line.column.report.counts.failed:,}" for line in worst)
+    failures = f"Failing cases: {listed}{' and others' if len(failing) > len(worst) else ''}." if failing else "No case fails."
+    broke = sum(line.changes.broke for line in lines if line.changes)
+    healed = sum(line.changes.healed for line in lines if line.changes)
+    changed = f" Since the runs before, {broke:,} broke and {healed:,} were mended." if broke or healed else ""
+    return f"{names}: {said}. {failures}{changed}"

@@ -96,6 +96,7 @@ def _said(counts: Counts) -> str:
 RULES = (
     Rule(
         "G04",
+        title="missing cases",
         requirement="Every case that the profile requires is in the report exactly once and is described as planned. "
         "There is no other case.",
         why="A case that is left out cannot fail.",
@@ -104,6 +105,7 @@ RULES = (
     ),
     Rule(
         "G05",
+        title="wrong counts",
         requirement="The counts, lists and hashes of the file equal those computed again from its cases and claims.",
         why="A file that contradicts itself was edited or damaged.",
         fix="Send the file as the run wrote it.",

@@ -119,6 +119,7 @@ def _shrunk(was: FoundClaim, now: FoundClaim) -> str | None:
 RULES = (
     Rule(
         "G07",
+        title="regressions",
         requirement="Every case that passed in the baseline passes now. Skipped or missing is worse than passed. The "
         "baseline is complete, consistent, and at least as broad as the profile.",
         why="Equal counts hide a new failure behind a fixed one.",
@@ -127,6 +128,7 @@ RULES = (
     ),
     Rule(
         "G11",
+        title="withdrawn claims",
         requirement="Every cell that the baseline declares supported is still declared supported, and natively if it "
         "was native.",
         why="Without this rule, dropping an operator from the declaration would turn its failures into skips.",

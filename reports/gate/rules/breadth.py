@@ -47,6 +47,7 @@ def _is_reference(case: CaseRecord) -> bool:
 RULES = (
     Rule(
         "G19",
+        title="too little claimed",
         requirement="The profile's capabilities are claimed, and at least half of each of its areas. A kernel that is "
         "claimed as native is not PyTorch's operators.",
         why="A declaration of three cells passes everything that it claims.",

@@ -121,6 +121,7 @@ def _states(case: CaseRecord, evidence: GateEvidence) -> set[str]:
 RULES = (
     Rule(
         "G08",
+        title="false claims",
         requirement="No case is over-declared, a stub, a silent fallback or unsafe. No verdict contradicts the "
         "declaration.",
         why="A support table is useful only if its entries are true.",

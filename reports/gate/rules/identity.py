@@ -73,6 +73,7 @@ def check_parsed(_: GateEvidence) -> Iterable[GateFinding]:
 RULES = (
     Rule(
         "G01",
+        title="unreadable",
         requirement="The report can be read: it is UTF-8 JSON of a known schema, without unknown or repeated keys, and "
         "within the size limits.",
         why="A report that cannot be read cannot be judged. A reader that guesses can be made to guess wrong. The "
@@ -83,6 +84,7 @@ RULES = (
     ),
     Rule(
         "G02",
+        title="old suite",
         requirement="The suite's version is the newest release or the one before it. The release before that is "
         "accepted with a note, older ones are rejected.",
         why="An old suite does not test for what newer releases find.",
@@ -91,6 +93,7 @@ RULES = (
     ),
     Rule(
         "G03",
+        title="other plan",
         requirement="The hash of the run's plan is the released hash of the profile, or of a profile that contains it.",
         why="A plan with other cases, or with fewer requirements, is another suite.",
         fix="Run the released suite with a released torch series and without a selection. For another series, make a "

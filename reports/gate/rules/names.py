@@ -110,6 +110,7 @@ def _is_named_by(spec: str) -> bool:
 RULES = (
     Rule(
         "G17",
+        title="names",
         requirement="The names in the file can be read, and look like nobody else's. The command line, the spec, the "
         "device and the name are of one accelerator, and of the required one if the gate is given --accelerator.",
         why="A report is believed for the accelerator that it names. A name that only looks right moves the trust to "

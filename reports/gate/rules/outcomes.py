@@ -76,6 +76,7 @@ def check_flaky(evidence: GateEvidence) -> Iterator[GateFinding]:
 RULES = (
     Rule(
         "G06",
+        title="failures",
         requirement="Every case of the core and every claimed case passed, or failed as a valid waiver of the gate "
         "says. At least one case passed that the profile adds.",
         why="This is what conformance means. A run that skips everything has no failures either.",
@@ -85,6 +86,7 @@ RULES = (
     ),
     Rule(
         "G16",
+        title="flaky cases",
         requirement="At most as many cases are waived as flaky as the profile allows.",
         why="A case that fails now and then has not passed. Many of them show an unreliable device.",
         fix="Make the cases reliable; the limits are in docs/gate.md.",

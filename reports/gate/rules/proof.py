@@ -84,6 +84,7 @@ def _check_answers(evidence: GateEvidence) -> Iterator[GateFinding]:
 RULES = (
     Rule(
         "G20",
+        title="missing evidence",
         requirement="Every passed case has the evidence of its kind: an operator its comparisons, a module its error, "
         "a kernel its origin, a case on ranks its processes. A run with a challenge has answers.",
         why="A verdict without evidence is a claim. Deleting the evidence must not be better than showing it.",

@@ -223,6 +223,7 @@ def check_signature(evidence: GateEvidence) -> Iterator[GateFinding]:
 RULES = (
     Rule(
         "G12",
+        title="command line",
         requirement="The run was complete and strict: without -k, -m, --deselect or a selection of this suite, and not "
         "with strictness bring-up. The command line has only options that a judged run may have, and no plugin of its own. "
         "If the gate is given a challenge, the run used it. The command line, the profile, the strictness, the seed and "
@@ -234,6 +235,7 @@ RULES = (
     ),
     Rule(
         "G13",
+        title="times",
         requirement="The run has a start and an end, in this order. Neither is in the future, older than the profile "
         "accepts, or older than the baseline. The durations of the cases fit between them, differ, and do not follow "
         "from the baseline's.",
@@ -243,6 +245,7 @@ RULES = (
     ),
     Rule(
         "G14",
+        title="signature",
         requirement="If the gate is given allowed signers, one of them signed exactly these bytes. With --signers, "
         "the signer may sign for this accelerator.",
         why="Its author can invent everything else in the file. A signature names who answers for it.",
@@ -252,6 +255,7 @@ RULES = (
     ),
     Rule(
         "G15",
+        title="stack",
         requirement="The fingerprint is that of the run's stack, names the tested torch, and equals the requested one. "
         "The facts, the devices and the ranks are those of one possible machine. The stack names the build of torch and "
         "the suite's files.",

@@ -145,6 +145,7 @@ def _of_other_skips(case: CaseRecord) -> Iterator[str]:
 RULES = (
     Rule(
         "G18",
+        title="contradicting evidence",
         requirement="No verdict has traces of another one: a passed case has no message, no command that repeats a "
         "failure, and no error above its budget. A skipped case has no command either, and no error of a failure. "
         "Every number is one that a run can write.",

@@ -37,6 +37,7 @@ def check_stale(evidence: GateEvidence) -> Iterator[GateFinding]:
 RULES = (
     Rule(
         "G09",
+        title="invalid waivers",
         requirement="Every waiver has an owner, a ticket, a reason and an expiry date that has not passed and is at "
         "most 180 days ahead. None names a case of the core.",
         why="A waiver without an end lowers the requirement for good.",
@@ -45,6 +46,7 @@ RULES = (
     ),
     Rule(
         "G10",
+        title="needless waivers",
         requirement="Every waiver matches a claimed case, and every case that it matches still fails, with an error within "
         "the waiver's. Flaky cases may pass; each of them is named.",
         why="A waiver that is no longer needed hides the next regression. A pattern that is too wide matches "

@@ -4,7 +4,9 @@ const DTYPES = {
   fp32: "float32", f32: "float32", float: "float32", single: "float32", fp16: "float16", f16: "float16", half: "float16",
   bf16: "bfloat16", bfloat: "bfloat16", fp64: "float64", f64: "float64", double: "float64", c64: "complex64",
   c128: "complex128", i8: "int8", i16: "int16", i32: "int32", i64: "int64", long: "int64", u8: "uint8", boolean: "bool",
-  e4m3: "float8_e4m3fn", e5m2: "float8_e5m2", fp8: "float8_e4m3fn",
+  e4m3: "float8_e4m3fn", e5m2: "float8_e5m2", fp8: "float8_e4m3fn|float8_e5m2", float8: "float8_e4m3fn|float8_e5m2", e4m3fn: "float8_e4m3fn", hf8: "float8_e4m3fn",
+  fp8e4m3: "float8_e4m3fn", fp8e5m2: "float8_e5m2", fp8_e4m3: "float8_e4m3fn", fp8_e5m2: "float8_e5m2", bfp16: "bfloat16",
+  complex: "complex64", complex_float: "complex64", int: "int32", short: "int16", char: "int8", byte: "uint8", tf32: "float32",
 };
 const KNOWN_DTYPES = ["float32", "float16", "bfloat16", "float64", "complex64", "complex128", "int8", "int16", "int32",
   "int64", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"];
@@ -18,21 +20,82 @@ const MOST_NAMES = 6;
 
 /** The words of a question: dtype, mode, columns, and the rest, which names subjects and keeps its capital letters. */
 function understood(text) {
-  const found = { dtype: "", mode: "", columns: null, words: [], accelerators: [] };
-  for (const raw of text.split(/[\s,;?!()[\]]+/)) for (const typed of pieces(raw)) {
+  const found = { dtype: "", mode: "", columns: null, words: [], accelerators: [], topic: null, other: "" };
+  for (const typed of translated(text, found)) {
     const word = typed.toLowerCase();
     if (!word || FILLERS.has(word)) continue;
     const dtype = DTYPES[word] || (KNOWN_DTYPES.includes(word) ? word : ""), mode = MODES[word], columns = columnsNamed(word);
     if (dtype) found.dtype = dtype;
     else if (mode) found.mode = mode;
-    else if (columns.length) {
+    else if (columns.length && !isSubject(typed)) {
       const both = (found.columns || []).filter((column) => columns.includes(column));
       found.columns = both.length ? both : [...new Set([...(found.columns || []), ...columns])];
       found.accelerators.push(word);
     } else found.words.push(typed);
   }
+  // A topic beside the name of a subject, as in "sampling of multinomial", only narrows it down.
+  if (found.words.some(isSubject)) found.topic = null;
   return found;
 }
+
+const LONGEST_ALIAS = 4;
+// Prefixes of other people's names for PyTorch's functions, and overloads behind them.
+const PREFIX = /^(?:torch\.ops\.(?:aten|prims|npu|torch_\w+)\.|torch\.nn\.functional\.|torch\.nn\.modules\.\w+\.|torch\.nn\.|torch\.distributed\.|torch\.optim\.(?:lr_scheduler\.)?|torch\.amp\.|torch\.utils\.|torch_\w+\.(?:npu_)?|npu_|torch\.special\.|torch\.tensor\.|torch\.cuda\.|torch\.|dist\.|aten::|at::|prims::|prim::|onnx::|ai\.onnx\.|c10d::|nn\.functional\.|nn\.|f\.|tf\.nn\.|tf\.math\.|tf\.|jax\.nn\.|jax\.lax\.|jnp\.|np\.|numpy\.|cudnn|cublas|aclnn|miopen)/i;
+const OVERLOAD = /(?:\.(?:default|out|tensor|scalar|self|int|dim|tensor_\w+|scalar_\w+)|_out|_)$/i;
+
+/** Words of a question, with other names replaced by the names on this page. `found` gets a topic. */
+function translated(text, found) {
+  let rest = text;
+  const { same, topics, words } = data.aliases, foreign = Object.keys({ ...same, ...topics, ...words })
+    .filter((name) => /[^\u0000-\u024f]/.test(name)).sort((a, b) => b.length - a.length);
+  // Languages without blanks: their words stand inside the text.
+  if (foreign.length) rest = rest.replace(new RegExp(foreign.join("|"), "g"), (name) => ` ${name} `);
+  const typed = rest.split(/[\s,;?!()[\]，。？！、（）]+/).flatMap(pieces).filter(Boolean), done = [];
+  for (let at = 0; at < typed.length;) {
+    let step = 0;
+    for (let length = Math.min(LONGEST_ALIAS, typed.length - at); length > 0 && !step; length--) {
+      const group = typed.slice(at, at + length), said = alias(group);
+      if (!said) continue;
+      step = length;
+      if (said.topic) { found.topic ||= said.topic.filter((known) => isSubject(known)); found.other = group.join(" "); } else if (said.word) done.push(said.word);
+    }
+    if (!step) done.push(typed[at]);
+    at += step || 1;
+  }
+  return done;
+}
+
+/** What some words are called here: a subject, a topic, or null where they are no other name of anything. */
+function alias(group) {
+  const { same, topics, words } = data.aliases, name = group.join(" ").toLowerCase();
+  const forms = [...new Set([name, name.replace(/[-_]/g, " "), ...(group.length === 1 ? bare(group[0]) : [])])];
+  // The whole name of a subject is no alias. A table's word comes before the last part of a subject's name.
+  if (group.length === 1 && (isOperator(group[0]) || columnsNamed(name).length)) return null;
+  for (const form of forms) if (words[form] !== undefined) return { word: words[form] };
+  for (const form of forms) {
+    if (same[form] && isSubject(same[form])) return { word: same[form] };
+    if (topics[form] && topics[form].some((known) => isSubject(known))) return { topic: topics[form] };
+  }
+  if (group.length === 1 && isSubject(group[0])) return null;
+  for (const form of forms) {
+    if (group.length === 1 && form !== name && isSubject(form)) return { word: form };
+  }
+  return null;
+}
+
+/** Forms of one name without prefixes, overloads, the underscore of calls in place, and capitals inside. */
+function bare(typed) {
+  const plain = typed.replace(PREFIX, ""), short = plain.replace(OVERLOAD, "");
+  const snake = (name) => name.replace(/([a-z0-9])([A-Z])/g, "$1_$2");
+  return [plain, short, snake(plain), snake(short), plain.replace(/^_+/, "")].filter(Boolean).map((name) => name.toLowerCase());
+}
+
+/** Whether a name is that of a subject, or of the last part of one. */
+const isSubject = (typed) => data.subjects.some((subject) => match(subject, typed) <= 2);
+
+/** Whether an operator, a layer or a kernel has this very name, or some subject with its area in front. */
+const NAMED = ["operators", "modules", "ops"];
+const isOperator = (typed) => data.subjects.some((subject) => match(subject, typed) <= 1 && (NAMED.includes(subject.area) || subject.search.full === typed.toLowerCase()));
 
 /** Parts of a word such as `bfloat16-training`; a word of other parts stays whole. */
 function pieces(raw) {
@@ -41,7 +104,8 @@ function pieces(raw) {
   return parts.length > 1 && parts.some((part) => known(part.toLowerCase())) ? parts : [word];
 }
 
-const titleWords = (title) => title.toLowerCase().split(/[\s()]+/).filter(Boolean);
+/** Words of a title, and the parts of a name such as `delta-test`. */
+const titleWords = (title) => [...new Set([...title.toLowerCase().split(/[\s(),]+/), ...title.toLowerCase().split(/[\s(),._+-]+/).slice(0, 1)])].filter(Boolean);
 
 function columnsNamed(word) {
   return data.columns.filter((column) => titleWords(column.title).includes(word));
@@ -83,8 +147,9 @@ function searchable(area, name) {
 function nearest(word, subjects) {
   const names = new Map();
   for (const subject of subjects) names.set(subject.search.parts[subject.search.parts.length - 1], subject);
-  const all = [...names.keys(), ...data.columns.flatMap((column) => titleWords(column.title)), ...KNOWN_DTYPES, ...Object.keys(DTYPES)];
-  const lower = word.toLowerCase(), most = Math.max(1, Math.floor(word.length / 3));
+  const { same, topics } = data.aliases;
+  const all = [...names.keys(), ...Object.keys(same).filter((name) => isSubject(same[name])), ...Object.keys(topics), ...data.columns.flatMap((column) => titleWords(column.title)), ...KNOWN_DTYPES, ...Object.keys(DTYPES)];
+  const lower = (bare(word)[1] || word).toLowerCase(), most = Math.max(1, Math.floor(word.length / 3));
   return [...new Set(all)].map((name) => [distance(lower, name), name]).filter(([far]) => far <= most)
     .sort((a, b) => a[0] - b[0] || (a[1] < b[1] ? -1 : 1)).slice(0, MOST_NAMES).map(([, name]) => name);
 }
@@ -107,8 +172,16 @@ function distance(a, b) {
 
 /** Places of the subjects' cases that have the dtype and the mode of the question. */
 function placesAsked(subjects, asked) {
-  const fits = data.axes.map((axes) => (!asked.dtype || axes.dtype === asked.dtype) && (!asked.mode || axes.mode === asked.mode));
-  return subjects.flatMap((subject) => [...between(subject.first, subject.end)]).filter((place) => fits[data.axis[place]]);
+  const all = subjects.flatMap((subject) => [...between(subject.first, subject.end)]);
+  const fitting = (fits) => { const known = data.axes.map(fits); return all.filter((place) => known[data.axis[place]]); };
+  const exact = fitting((axes) => hasDtype(asked, axes) && (!asked.mode || axes.mode === asked.mode));
+  // A case of a workload says its mode in its name, and a whole model may have none.
+  return exact.length ? exact : fitting((axes) => hasDtype(asked, axes) && (!asked.mode || !axes.mode));
+}
+
+/** Whether a case has the dtype of a question, which may be one of several, as fp8 is. */
+function hasDtype(asked, axes) {
+  return !asked.dtype || asked.dtype.split("|").includes(axes.dtype);
 }
 
 /** What a column says about some cases: the kind of answer, counts, the worst error, and a case that shows why. */
@@ -119,7 +192,9 @@ function judged(column, places) {
     if (column.verdicts[place] === ABSENT) continue;
     const mark = markOf(column, place), reason = endingOf(column, place)[1], share = shareOf(column, place);
     counts.planned++;
-    if (mark === "full") { counts.pass++; counts.emulated += reason === "emulated" ? 1 : 0; if (share !== null && (worst === null || share > worst)) worst = share; }
+    // Of failures too: a worst error of passes alone would be smaller than what a failure says.
+    if ((mark === "full" || mark === "fail") && share !== null && (worst === null || share > worst)) worst = share;
+    if (mark === "full") { counts.pass++; counts.emulated += reason === "emulated" ? 1 : 0; }
     else if (mark === "fail" || mark === "crash") { counts.fail++; counts.crash += mark === "crash" ? 1 : 0; if (bad < 0) bad = place; }
     else { counts[mark]++; counts.works += reason === "under-declared" ? 1 : 0; if (other < 0) other = place; }
   }
@@ -170,5 +245,5 @@ function sentence(answer, what) {
 function subjectWords(asked, subjects) {
   const short = subjects.length === 1 ? subjects[0].search.short : "";
   const name = !asked.words.length ? "everything" : subjects.length === 1 ? (asked.words.length === 1 ? short : asked.words.join(" ")) : `“${asked.words.join(" ")}” (${plural(subjects.length, "subject")})`;
-  return [name, asked.dtype && `in ${asked.dtype}`, asked.mode && `for ${asked.mode}`].filter(Boolean).join(" ");
+  return [name, asked.dtype && `in ${asked.dtype.replace("|", " and ")}`, asked.mode && `for ${asked.mode}`].filter(Boolean).join(" ");
 }

@@ -40,7 +40,9 @@ function endingsIn(report) {
   const rows = Array.isArray(report.cases) ? report.cases : packedCases(report);
   if (!rows) return null;
   const found = new Map();
-  for (const row of rows) if (row && typeof row.id === "string") found.set(row.id, `${row.outcome || "pass"}: ${row.reason || "native"}`);
+  // Cells that PyTorch itself lacks count nowhere, as on the page.
+  const counts = (row) => row.in_reference !== false || row.outcome !== "skip" || row.reason !== "undeclared";
+  for (const row of rows) if (row && typeof row.id === "string" && counts(row)) found.set(row.id, `${row.outcome || "pass"}: ${row.reason || "native"}`);
   const lost = (report.accounting && report.accounting.unaccounted) || [];
   for (const row of Array.isArray(lost) ? lost : []) if (row) found.set(String(row.id), "no verdict: lost");
   return found;
@@ -50,7 +52,7 @@ function packedCases(report) {
   if (!Array.isArray(report.rows) || !Array.isArray(report.shapes)) return null;
   return report.rows.map((row) => {
     const shape = Array.isArray(row) && Array.isArray(report.shapes[row[1]]) ? report.shapes[row[1]][0] : null;
-    return shape && { id: row[0], outcome: shape.outcome, reason: shape.reason };
+    return shape && { id: row[0], outcome: shape.outcome, reason: shape.reason, in_reference: shape.in_reference };
   });
 }
 
@@ -99,4 +101,56 @@ function listenForFiles() {
     document.body.classList.remove("dropping");
     if (event.dataTransfer.files[0]) compare(event.dataTransfer.files[0]);
   });
+}
+
+
+// --- since a day --------------------------------------------------------------------------------------------------
+
+const RANKS = { fail: 0, skip: 1, pass: 2 };
+const SHOWN_CHANGES = 20;
+
+/** Days of the earlier runs, the newest first. */
+function daysBefore() {
+  return [...new Set(data.columns.flatMap((column) => column.history.map((run) => run.day)))].filter(Boolean).sort().reverse();
+}
+
+/** Verdicts of a column in its newest run of a day or before; null if it has none. */
+function lettersOn(column, day) {
+  const number = column.history.findIndex((run) => run.day <= day);
+  if (number < 0) return null;
+  const letters = [...column.verdicts];
+  for (const run of column.history.slice(0, number + 1)) for (const [place, letter] of Object.entries(run.changed)) letters[place] = letter;
+  return { letters, run: column.history[number] };
+}
+
+/** What broke and what was mended in a column since a day. */
+function changedSince(column, day) {
+  const before = lettersOn(column, day), broke = [], mended = [];
+  if (!before) return null;
+  before.letters.forEach((letter, place) => {
+    const rank = (one) => RANKS[endingOfLetter(one)[0]] ?? 1;
+    if (letter === ABSENT || column.verdicts[place] === ABSENT || letter === column.verdicts[place]) return;
+    const step = rank(column.verdicts[place]) - rank(letter);
+    if (step) (step < 0 ? broke : mended).push(place);
+  });
+  return { day: before.run.day, broke, mended };
+}
+
+function listenForDays() {
+  const days = daysBefore(), select = byId("since");
+  if (!days.length) return;
+  for (const day of days) select.append(new Option(day, day));
+  select.addEventListener("change", () => showSince(select.value));
+  byId("since-line").hidden = false;
+}
+
+function showSince(day) {
+  const item = (column) => (place) => element("li", {}, element("a", { href: `#${new URLSearchParams({ case: `${column.title}|${data.ids[place]}` })}` }, data.ids[place]));
+  const part = (column, words, places, style) => (places.length ? element("details", {}, element("summary", { class: style }, `${words} ${plural(places.length, "case")}`),
+    element("ul", {}, ...places.slice(0, SHOWN_CHANGES).map(item(column)), places.length > SHOWN_CHANGES ? element("li", {}, `… and ${counted(places.length - SHOWN_CHANGES)} more`) : "")) : "");
+  byId("since-list").replaceChildren(...(day ? data.columns.map((column) => {
+    const found = changedSince(column, day);
+    const words = !found ? "no run of that day or before" : found.broke.length + found.mended.length ? `since ${found.day}` : `since ${found.day}: no case changed`;
+    return element("li", {}, element("b", {}, column.title), ` ${words}`, ...(found ? [part(column, "▼ broke:", found.broke, "worse"), part(column, "▲ mended:", found.mended, "better")] : []));
+  }) : []));
 }

@@ -8,7 +8,7 @@
   if (!data) return bodies.forEach((body) => body.classList.add("open")); // an old browser: the whole table, as without scripts
 
   const areas = readAreas();
-  const subjects = areas.flatMap((area) => area.subjects);
+  const subjects = data.subjects = areas.flatMap((area) => area.subjects);
   const state = { q: "", show: "", dtype: "", mode: "", text: "", cell: "", case: "" };
   const opened = new Set(), whole = new Set();
   let marked = () => true, drawn = false, returnTo = null;
@@ -35,6 +35,7 @@
   function answer() {
     const box = byId("answer"), asked = understood(state.q);
     if (!state.q.trim()) return box.replaceChildren();
+    if (asked.topic && asked.topic.length) return box.replaceChildren(topic(asked));
     const named = asked.words.length ? subjectsNamed(asked.words, subjects) : subjects;
     if (!named.length) return box.replaceChildren(notFound(asked));
     const places = placesAsked(named, asked), what = subjectWords(asked, named);
@@ -54,12 +55,23 @@
     return element("div", { class: `reply ${kind}` }, element("h2", {}, element("b", {}, WORDS[kind] || ""), " ", words), list || "", element("div", { class: "acts" }, ...acts));
   }
 
+  /** Suggestions for words that several subjects have to do with. */
+  function topic(asked) {
+    const rest = [asked.dtype && asked.dtype.split("|")[0], asked.mode, ...asked.accelerators].filter(Boolean);
+    return reply("unknown", `“${asked.other}” is no single subject here. These have to do with it:`, null,
+      asked.topic.map((name) => button(name, () => ask([name, ...rest].join(" ")))));
+  }
+
   function notFound(asked) {
     const lost = asked.words.filter((word) => !subjectsNamed([word], subjects).length), word = lost[0] || asked.words.join(" ");
-    const near = nearest(lost[0] || asked.words[0], subjects);
+    const near = nearest(lost[0] || asked.words[0], subjects), known = asked.words.filter((other) => !lost.includes(other));
     const words = lost.length ? `Nothing here is called “${word}”.` : `No subject has all of the words “${word}”.`;
-    return reply("unknown", near.length && lost.length ? `${words} Did you mean:` : words, null,
-      lost.length ? near.map((name) => button(name, () => ask(state.q.replace(lost[0], name)))) : []);
+    if (!lost.length) return reply("unknown", `${words} Ask about one of them:`, null, asked.words.map((name) => button(name, () => ask(name))));
+    // A dead end has a way out too: the areas are all there is.
+    const typed = state.q.split(/[\s,;?!()[\]]+/).find((part) => part.includes(lost[0])) || lost[0];
+    if (!near.length && known.length) return reply("unknown", `${words} Ask without it:`, null, [known.join(" "), ...known].map((name) => button(name, () => ask(name))).slice(0, known.length > 1 ? 99 : 1));
+    if (near.length) return reply("unknown", `${words} Did you mean:`, null, near.map((name) => button(name, () => ask(state.q.replace(typed, name)))));
+    return reply("unknown", `${words} The areas of this page:`, null, areas.map((area) => button(area.name, () => { opened.add(area.name); show(); goTo(area, area.name); })));
   }
 
   /** Buttons for the dtypes and modes that the subjects do have. */
@@ -125,7 +137,7 @@
 
   const markedBy = (wanted) => (place) => {
     const axes = data.axes[data.axis[place]];
-    return (!wanted.dtype || axes.dtype === wanted.dtype) && (!wanted.mode || axes.mode === wanted.mode);
+    return hasDtype(wanted, axes) && (!wanted.mode || axes.mode === wanted.mode);
   };
 
   /** The question whether a case counts under the present filters. */
@@ -410,6 +422,7 @@
     window.addEventListener("hashchange", recall);
     window.addEventListener("beforeprint", () => { for (const picture of document.querySelectorAll(".picture")) picture.open = true; });
     listenForFiles();
+    listenForDays();
   }
 
   prepare();

@@ -166,7 +166,7 @@ def test_the_state_says_who_rejects_and_what_changed() -> None:
     old = PublishedReport(many.report("supa", (ADD, SAME_ID), "2026-01-01T00:00:00+00:00"), **judged)
     (column,) = make_columns([old, PublishedReport(many.report("supa", (ADD, MUL)), **judged)])
     line = StateLine(column, changes_of(column))
-    assert line.gate == ("bad", "✕", "rejected · G07")
+    assert line.gate == ("bad", "✕", "rejected · G07 regressions")
     assert line.since == (("worse", "▼ 1 broke"),)
     assert (line.column.report.profile_text, line.failing) == ("none · 2 of 2 cases claimed", "1")
     assert line.sentences[0] == "G07: 1 case became worse"
