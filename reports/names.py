@@ -25,7 +25,7 @@ _RESERVED: Final = frozenset(
 #: Letters that together look like one, and characters that look like another. Source of rn, 0, 1, I: confusables.txt of
 #: TR39; the others look alike in small print.
 _TOGETHER: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("nn", "m"))
-_ALIKE: Final = str.maketrans("01ij|v5328469q7カロニエハ", "ollllusezba" + "bggt力口二工八")
+_ALIKE: Final = str.maketrans("01i|v5328qカロニエハ", "olllusezbg力口二工八")
 _SEPARATORS: Final = re.compile(r"[ ._+-]+")
 
 

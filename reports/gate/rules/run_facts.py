@@ -68,7 +68,11 @@ def _check_plugins(report: Report) -> Iterator[GateFinding]:
     """Reject plugins that nobody published: they can change the judge. Older reports do not name any."""
     if not is_known(report):
         return
-    plugins = report.environment.plugins
+    plugins, variables = report.environment.plugins, report.environment.variables
+    if loaded := str(variables.get("PYTEST_PLUGINS", "")):
+        yield reject("G12", f"The run loaded plugins that a variable names: {one_line(loaded, 80)}.")
+    if preloaded := str(variables.get("LD_PRELOAD", "")):
+        yield note("G12", f"The run replaced functions of its libraries (LD_PRELOAD): {one_line(preloaded, 80)}.")
     if unknown := [plugin for plugin in plugins if not _PUBLISHED_PLUGIN.fullmatch(plugin)]:
         yield reject("G12", f"The run loaded code that belongs to no installed package: {named(unknown)}.")
     if missing := [own for own in _OWN_PLUGINS if not any(plugin.startswith(f"{own} ") for plugin in plugins)]:
