@@ -127,10 +127,14 @@ def accumulates_wide(*names: str) -> Capabilities:
     return frozenset(Statement(cell, supported()) for cell in cells)
 
 
-def communicates(*names: str) -> Capabilities:
-    """Claim a communication backend with collectives in these dtypes."""
-    cells = {vocabulary.COMM.cell, *(vocabulary.COMM_DTYPE.on(_known_dtype(name)) for name in names)}
-    return frozenset(Statement(cell, supported()) for cell in cells)
+def communicates(*names: str, known: str = "") -> Capabilities:
+    """Claim a communication backend with collectives in these dtypes. ``known`` is a known fault of the backend.
+
+    The claim stands, and the cases that show the fault fail: see ``waivers``.
+    """
+    cells = {vocabulary.COMM_DTYPE.on(_known_dtype(name)) for name in names}
+    backend = Statement(vocabulary.COMM.cell, supported(reason=known))
+    return frozenset({backend, *(Statement(cell, supported()) for cell in cells)})
 
 
 def lacks(target: Capability | Cell, reason: str, detail: Detail = Detail.HARDWARE) -> Capabilities:

@@ -71,9 +71,11 @@ class Claim:
 UNDECLARED = Claim(State.UNDECLARED)
 
 
-def supported(detail: Detail = Detail.NATIVE, source: ClaimSource = ClaimSource.CAPABILITIES) -> Claim:
-    """Return a claim of support."""
-    return Claim(State.SUPPORTED, detail, source=source)
+def supported(
+    detail: Detail = Detail.NATIVE, source: ClaimSource = ClaimSource.CAPABILITIES, reason: str = ""
+) -> Claim:
+    """Return a claim of support. A reason says what is known to be wrong with it, or how it is done."""
+    return Claim(State.SUPPORTED, detail, reason, source)
 
 
 def unsupported(reason: str, detail: Detail = Detail.HARDWARE, source: ClaimSource = ClaimSource.CAPABILITIES) -> Claim:

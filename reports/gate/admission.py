@@ -14,6 +14,7 @@ from conformance.reports.gate.rules.run_facts import is_in_the_future
 from conformance.reports.model import Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.profiles import PROFILES, find_policy
+from conformance.reports.waivers.model import Waiver
 
 
 def refusal(report: Report, now: datetime) -> str:
@@ -28,7 +29,7 @@ def refusal(report: Report, now: datetime) -> str:
     return misleading_name(report)
 
 
-def judge(report: Report, now: datetime, signer: str) -> Decision:
+def judge(report: Report, now: datetime, signer: str, waivers: tuple[Waiver, ...] = ()) -> Decision:
     """Return the gate's decision by the run's own profile. Its age is no reason: the page shows history."""
     profile = report.run.profile if report.run.profile in PROFILES else None
     return decide(
@@ -36,6 +37,7 @@ def judge(report: Report, now: datetime, signer: str) -> Decision:
             report,
             replace(find_policy(profile or "full"), max_age=timedelta.max),
             now,
+            waivers=waivers,
             manifest=released(report.run.suite.version, report.accelerator.torch),
             signature=SignatureCheck(signer) if signer else None,
             profile_is_named=False,

@@ -24,9 +24,12 @@ from conformance.reports.model import Report
 from conformance.reports.page.columns import PublishedReport, ReportOrigin
 from conformance.reports.page.publish import publish, write_tables
 from conformance.reports.views.packed import render as pack
+from conformance.reports.waivers.file import read_waivers
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = ROOT / "docs" / "recipes" / "conformance.sh"
+#: Agreed waivers of accelerators that have known failures, one file for each.
+WAIVERS: Final = ROOT / "waivers"
 PUBLISHED: Final = ROOT / "reports" / "published"
 
 
@@ -56,6 +59,7 @@ def run(subject: Subject, folder: Path, profile: str, options: list[str]) -> int
     """Run the documented recipe, and return its exit status."""
     found = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     more = {"PROFILE": profile, "REPORTS": str(folder / "reports"), "PAGE": str(folder / "page")}
+    more["WAIVERS"] = str(WAIVERS / f"{subject.name}.toml")
     more.update(subject.variables)
     if subject.path:
         more["PYTHONPATH"] = str(subject.path)
@@ -77,12 +81,14 @@ def keep(report: Report, subject: Subject, folder: Path) -> Path:
 
 def kept(runs: Path) -> list[PublishedReport]:
     """Return the kept reports, as runs of the maintainers."""
-    return [judged(load(path)) for path in sorted(runs.glob("*.json.gz"))]
+    return [judged(load(path), path.name.partition(".")[0]) for path in sorted(runs.glob("*.json.gz"))]
 
 
-def judged(report: Report) -> PublishedReport:
+def judged(report: Report, name: str) -> PublishedReport:
     """Return the report with the gate's decision at the end of its run, so that the page has the same bytes later."""
-    decision = judge(report, datetime.fromisoformat(report.run.finished), "")
+    agreed = WAIVERS / f"{name}.toml"
+    waivers = tuple(read_waivers(agreed)) if agreed.exists() else ()
+    decision = judge(report, datetime.fromisoformat(report.run.finished), "", waivers)
     return PublishedReport(report, ReportOrigin.UPSTREAM, decision=decision)
 
 

@@ -10,25 +10,46 @@ namespace sim {
 
 namespace {
 
+// An output in another layout, and the contiguous copy that gloo writes to.
+struct CopyBack {
+  at::Tensor output;
+  at::Tensor copy;
+};
+
 // gloo's point-to-point work accepts one wait() only: a second one waits for a second message.
 class WaitedOnce {
  public:
-  explicit WaitedOnce(c10::intrusive_ptr<c10d::Work> inner) : inner_(std::move(inner)) {}
+  WaitedOnce(c10::intrusive_ptr<c10d::Work> inner, std::vector<CopyBack> copies)
+      : inner_(std::move(inner)), copies_(std::move(copies)) {}
 
   void wait(std::chrono::milliseconds timeout = kNoTimeout) {
     std::lock_guard<std::mutex> turn(mutex_);
-    if (!done_) inner_->wait(timeout);
-    done_ = true;
+    if (done_) return;
+    inner_->wait(timeout);
+    end();
   }
   // Never blocks. While another thread waits, the work is not finished.
   bool finished() {
     std::unique_lock<std::mutex> turn(mutex_, std::try_to_lock);
-    return turn.owns_lock() && (done_ || inner_->isCompleted());
+    if (!turn.owns_lock()) return false;
+    if (!done_ && inner_->isCompleted() && !copies_.empty() && inner_->isSuccess()) end();
+    return done_ || inner_->isCompleted();
   }
   c10d::Work& inner() { return *inner_; }
 
  private:
+  void end() {
+    // A mode of the thread that waits must not see these copies.
+    c10::impl::ExcludeDispatchKeyGuard no_python(
+        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+    at::AutoDispatchBelowADInplaceOrView below;
+    for (auto& each : copies_) each.output.copy_(each.copy);
+    copies_.clear();
+    done_ = true;
+  }
+
   c10::intrusive_ptr<c10d::Work> inner_;
+  std::vector<CopyBack> copies_;
   std::mutex mutex_;
   bool done_ = false;
 };
@@ -88,6 +109,17 @@ at::Tensor owning_alias(const at::Tensor& tensor) {
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), tensor.storage().nbytes(), std::move(data), nullptr, false));
   return raw_alias(tensor).set_(std::move(storage), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+}
+
+// gloo takes some tensors with gaps, or in another order, for contiguous ones (pytorch #192920). It gets copies of them.
+at::Tensor for_gloo(const at::Tensor& tensor, bool write, std::vector<CopyBack>& copies) {
+  if (!tensor.is_privateuseone()) return tensor;
+  auto alias = owning_alias(tensor);
+  if (alias.is_contiguous()) return alias;
+  at::AutoDispatchBelowADInplaceOrView below;
+  auto copy = alias.contiguous();
+  if (write) copies.push_back({alias, copy});
+  return copy;
 }
 
 // c10d's schemas do not mark written arguments. All operators write their first one, except send and barriers.
@@ -159,8 +191,11 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
     if (!(write ? launch.writes(range) : launch.reads(range))) std::memset(range.block->data + range.lo, kPoison, range.hi - range.lo);
   }
   launch.end();
-  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
-    (*stack)[i] = map_tensors((*stack)[i], [](const at::Tensor& t) { return t.is_privateuseone() ? owning_alias(t) : t; });
+  std::vector<CopyBack> copies;
+  for (size_t i = 0; i < count; ++i) {
+    auto& value = (*stack)[stack->size() - count + i];
+    bool write = i == 0 && writes_first(profile.name);
+    value = map_tensors(value, [&](const at::Tensor& t) { return for_gloo(t, write, copies); });
   }
 
   try {
@@ -179,7 +214,7 @@ void collective(const c10::OperatorHandle& op, Stack* stack) {
       value = originals[0];
       continue;
     }
-    auto inner = std::make_shared<WaitedOnce>(work_of(value));
+    auto inner = std::make_shared<WaitedOnce>(work_of(value), copies);
     Guard lock(simulator_mutex());
     for (auto& [range, write] : seen.ranges) {
       if (!range.block) continue;
