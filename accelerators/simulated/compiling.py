@@ -157,6 +157,7 @@ def _generators(profile: DeviceProfile) -> dict[str, Any]:
     if profile.device not in common.device_op_overrides_dict:
         BaseSchedulerNode.is_cpu = is_cpu  # type: ignore[method-assign]
         _name_backend(profile, inductor_config)
+        _index_as_on_host(profile)
         common.register_device_op_overrides(profile.device, Overrides())
     return {
         "Scheduling": CppScheduling,
@@ -164,6 +165,31 @@ def _generators(profile: DeviceProfile) -> dict[str, Any]:
         "CppWrapperCodegen": CppWrapperCpu,
         "WrapperFxCodegen": WrapperFxCodegen,
     }
+
+
+def _index_as_on_host(profile: DeviceProfile) -> None:
+    """Let reductions that return an index count in the order of dimensions, as C++ kernels of the host do.
+
+    Inductor asks for the type of the device where the code generator matters: for other types than ``cpu``, ``argmax``
+    of a transposed tensor counts in the order of memory.
+    """
+    from torch._inductor import ir, lowering
+
+    original, device_type = lowering._make_reduction_inner, ir.get_device_type
+
+    def type_of_kernels(node: Any) -> str | None:
+        found = device_type(node)
+        return "cpu" if found == profile.device else found
+
+    def make_reduction_inner(*args: Any, **kwargs: Any) -> Any:
+        """Return what describes a reduction, made as for a device whose kernels are those of the host."""
+        vars(ir)["get_device_type"] = type_of_kernels
+        try:
+            return original(*args, **kwargs)
+        finally:
+            vars(ir)["get_device_type"] = device_type
+
+    vars(lowering)["_make_reduction_inner"] = make_reduction_inner
 
 
 def _name_backend(profile: DeviceProfile, config: Any) -> None:

@@ -151,6 +151,34 @@ SIZED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
 )  # fmt: skip
 
 
+#: Functions of one matrix whose memory a compiler may read in another order: (name, operator, function).
+#: Functions of an index with a further operator before it are left out: inductor 2.13 itself gives a wrong index for
+#: ``(x.t() + 1).argmin()`` on every device (pytorch #197739).
+ARRANGED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("argmax", "argmax", lambda x: x.argmax()),
+    ("argmax of the transpose", "argmax", lambda x: x.t().argmax()),
+    ("argmin of the transpose", "argmin", lambda x: x.t().argmin()),
+    ("argmin of rows", "argmin", lambda x: x.argmin(-1, keepdim=True)),
+    ("largest of columns", "max.reduction_with_dim", lambda x: x.max(0).values),
+    ("topk", "topk", lambda x: x.topk(2, 0).values),
+    ("sort", "sort", lambda x: x.sort(0).values),
+    ("cumsum", "cumsum", lambda x: x.cumsum(0)),
+    ("softmax", "softmax", lambda x: x.softmax(0)),
+    ("norm", "linalg.vector_norm", lambda x: torch.linalg.vector_norm(x, dim=0)),
+    ("sum of columns", "sum", lambda x: x.sum(0)),
+    ("product of rows", "prod", lambda x: (x / 8 + 1).prod(-1)),
+    ("roll", "roll", lambda x: x.roll(1, 0)),
+    ("gather", "gather", lambda x: x.gather(0, (x > 0).long())),
+    ("flat transpose", "reshape", lambda x: x.t().reshape(-1)[1::3] * 2),
+    ("cat", "cat", lambda x: torch.cat([x, x.flip(0)])),
+    ("product", "matmul", lambda x: x @ x.mT),
+    ("tril", "tril", lambda x: x.tril() + 1),
+    ("how many", "sum", lambda x: (x > 0).sum(0)),
+    ("a softmax of a sum", "softmax", lambda x: (x.t() + 1).flip(0).softmax(-1).sum(0)),
+    ("a view of a view", "mul", lambda x: x[1:].t()[1:] * x[:-1].t()[1:]),
+)  # fmt: skip
+
+
 def claimed(declaration: Any, operator: str, dtype: str) -> bool:
     """Return whether the device claims the operator for a dtype."""
     return bool(declaration.supports(Cell(f"operators.{operator}", dtype, Mode.INFERENCE.value)))

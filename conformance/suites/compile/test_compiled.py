@@ -11,6 +11,7 @@ from torch import nn
 from conformance.accelerators.capabilities import COMPILE, DTYPE
 from conformance.numerics.nearness import Near, near
 from conformance.plan.case import case
+from conformance.suites.accelerator.settings import check_kept, settings_of
 from conformance.suites.shared_bodies import WatchedBackend
 
 from . import tables
@@ -153,3 +154,16 @@ def test_recompiles(accelerator, check, device):
             counts.append(len(graphs))
 
     check.equal(counts, [1, 1, 2, 2], "number of compiled graphs after each call")
+
+
+@case("compile.state", requires=[COMPILE], deadline=DEADLINE)
+def test_state(accelerator, declaration, check, device):
+    """Compiling and calling compiled code leave the settings of the process and the device as they were."""
+    x = torch.arange(-65536.0, 65536.0)
+    with fresh_compiler():
+        before = settings_of(accelerator, device, declaration)
+        run = torch.compile(lambda y: y.relu() + 1, backend=accelerator.get_compile_backend())
+        for number in range(3):
+            check.equal(run(x.to(device)).cpu(), x.relu() + 1, f"the result of call {number}")
+            what = "compiling and the first call" if number == 0 else f"call {number}"
+            check_kept(check, before, settings_of(accelerator, device, declaration), what)

@@ -285,6 +285,52 @@ def _check_same(check, what: str, actual: torch.Tensor, wanted: torch.Tensor, *,
     check.that(bool(same.all()), f"{what} gives {actual[~same].tolist()}, not {wanted[~same].tolist()}")
 
 
+def _distinct(rows: int, columns: int) -> torch.Tensor:
+    """Return a matrix of distinct numbers of both signs, in no order."""
+    count = rows * columns
+    steps = torch.arange(count) * 29 % count
+    return ((steps - count / 2 + 0.25) / count).view(rows, columns)
+
+
+#: Views by name: each takes a function that makes the memory, so that host and device have memory of their own.
+_VIEWS = {
+    "permuted": lambda made: made(_distinct(35, 21)).t(),
+    "offset": lambda made: made(_distinct(9, 11))[2:7, 3:10],
+    "expanded": lambda made: made(_distinct(1, 7)).expand(5, 7),
+}
+#: Functions for the other views: each costs a compilation. Equal rows have one result by those of an expanded input.
+_FEWER = {
+    "offset": ("argmax of the transpose", "sum of columns", "softmax", "cat"),
+    "expanded": ("sum of columns", "softmax", "argmin of rows", "flat transpose"),
+}
+
+
+@case("compile.layout", requires=[COMPILE, DTYPE.on("float32")], deadline=DEADLINE)
+def test_layout(accelerator, declaration, check, device):
+    """Compiled functions give uncompiled results for permuted, sliced and expanded inputs, and leave them alone."""
+    claimed = [row for row in tables.ARRANGED if tables.claimed(declaration, row[1], "float32")]
+    chosen = {view: [row for row in claimed if row[0] in _FEWER.get(view, row)] for view in _VIEWS}
+
+    def all_of(*views):
+        return [run(x) for x, rows_ in zip(views, chosen.values(), strict=True) for _, _, run in rows_]
+
+    given = [view(lambda host: host.to(device, copy=True)) for view in _VIEWS.values()]
+    with plainly(accelerator) as compiled:
+        function = compiled(all_of, fullgraph=True)
+        found = [function(*given) for _ in "ab"]
+
+    exact = {name: view(torch.Tensor.double) for name, view in _VIEWS.items()}
+    wanted = [(f"{what} of {view} input", run(exact[view])) for view, row in chosen.items() for what, _, run in row]
+    for number, made in enumerate(found):
+        for (what, right), actual in zip(wanted, made, strict=True):
+            if right.is_floating_point():
+                near(check, f"{what} in call {number}", actual, right, Near.FORWARD)
+            else:
+                check.equal(actual.cpu(), right, f"{what} in call {number}")
+    for (name, view), tensor in zip(_VIEWS.items(), given, strict=True):
+        check.agree(tensor.cpu(), view(torch.clone), f"the {name} input after the calls")
+
+
 @case("compile.buffers", requires=[COMPILE], deadline=DEADLINE)
 def test_buffers(accelerator, check, device):
     """A compiled layer updates its buffers once a call, and uses them in evaluation."""
