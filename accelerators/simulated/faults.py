@@ -61,6 +61,7 @@ SWITCHES: Mapping[str, str] = {
     "device_sync_ignored": "synchronize() returns at once",
     "event_elapsed_constant": "elapsed_time() always returns this number",
     "event_elapsed_scale": "elapsed_time() is this many times too large",
+    "event_leaves_out_idle": "times between events leave out what the device is idle",
     "event_query_true": "query() of an event is always True",
     "event_records_early": "an event does not include the last work before it",
     "event_sync_ignored": "synchronize() of an event returns at once",

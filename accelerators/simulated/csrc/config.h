@@ -46,6 +46,7 @@ constexpr int kPoison = 0xFF;
 #define SIM_SWITCHES(_)                                                                                       \
   _(stream_wait_ignored) _(stream_query_true) _(stream_sync_ignored) _(stream_order_ignored)                  \
   _(event_wait_ignored) _(event_query_true) _(event_sync_ignored) _(event_elapsed_scale)                      \
+  _(event_leaves_out_idle)                                                                                    \
   _(event_elapsed_constant) _(event_time_without_work) _(device_sync_ignored) _(device_count)                 \
   _(device_set_ignored) _(record_stream_ignored) _(copy_d2h_never) _(copy_h2d_poison) _(copy_ignores_strides) \
   _(copy_ignores_offset) _(item_truncates) _(pin_flag) _(pin_pageable) _(rng_set_state_ignored)               \

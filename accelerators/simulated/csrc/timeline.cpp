@@ -28,6 +28,8 @@ constexpr int64_t kLastTick = 1'000'000'000;
 constexpr int64_t kLongestNap = 200'000'000;
 constexpr size_t kWritesKept = 2048;
 
+int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
 bool overlaps(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
   return x < y + b_bytes && y < x + a_bytes;
@@ -118,6 +120,7 @@ uint64_t Timeline::launch(StreamState& stream) {
     stream.clock.join(host_);
     stream.host_version = host_version_;
   }
+  pass_idle_time();
   host_time_ += static_cast<int64_t>(config().launch_ns);
   stream.busy_until = std::max(stream.busy_until, host_time_);
   tick_ = kFirstTick;
@@ -166,11 +169,22 @@ void Timeline::record(EventState& event, StreamState& stream) {
 // The device's clock never runs ahead of the wall clock: a host that waits for the device really waits. Kernels usually
 // take longer to compute here than their device time, so the wait is usually zero.
 void Timeline::keep_pace() {
-  auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
   auto ahead = (host_time_ - paced_virtual_) - (now() - paced_real_);
   if (paced_real_ != 0 && ahead > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(ahead, kLongestNap)));
   paced_virtual_ = host_time_;
   paced_real_ = now();
+  idle_ = true;
+}
+
+// While the device has nothing to do, its clock is the wall clock. Time in which kernels are computed here is no idle
+// time: it counts only between a synchronization and the next launch.
+void Timeline::pass_idle_time() {
+  if (!idle_) return;
+  idle_ = false;
+  auto passed = broken(Switch::event_leaves_out_idle) ? 0 : now() - paced_real_;
+  host_time_ += passed;
+  paced_virtual_ += passed;
+  paced_real_ += passed;
 }
 
 void Timeline::join_host(const Clock& clock, int64_t time) {

@@ -106,6 +106,7 @@ class Timeline {
   void finish_visible_copies();
   void ensure();
   void keep_pace();
+  void pass_idle_time();
 
   std::vector<StreamState> streams_;
   std::vector<int> next_;
@@ -114,6 +115,7 @@ class Timeline {
   int64_t host_time_ = 0;
   int64_t tick_ = 0;
   int64_t paced_virtual_ = 0, paced_real_ = 0;   // both clocks at their last synchronization
+  bool idle_ = false;                            // nothing was launched since then
   std::vector<PendingCopy> pending_;
 };
 

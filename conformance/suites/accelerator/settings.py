@@ -13,7 +13,7 @@ import torch
 from conformance.accelerators.capabilities import AUTOCAST, DENORMALS, DETERMINISTIC, RNG_STATE
 
 #: More elements than one thread of the host computes alone, so that the state of its other threads is seen.
-_MANY = 1 << 16
+_MANY = 40_000
 #: A subnormal float32.
 _SMALL = 1e-40
 

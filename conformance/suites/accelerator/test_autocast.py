@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -128,3 +130,57 @@ def test_leaves_others(accelerator, device, dtype):
     assert total.dtype is torch.int64 and weight.dtype is torch.float32, f"{total.dtype}, {weight.dtype}"
     assert torch.equal(results[0], small_integers("cpu", 5, 5)), f"a product with 1 is {results[0].tolist()}"
     assert torch.equal(results[1], 2 * results[0]), "the second context computed with the weights of the first context"
+
+
+@case("accelerator.autocast.cache", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
+def test_cache(accelerator, device, check, dtype):
+    """A weight that was cast without gradients, in a nested context, or before an error has its gradient afterwards."""
+    source, expected = small_integers(device, 9, 5), small_integers("cpu", 9, 5).sum(0).view(5, 1).expand(5, 3)
+    for before, prepare in _BEFORE.items():
+        weight = small_integers(device, 5, 3).requires_grad_()
+        with autocast_to(accelerator, device, dtype):
+            prepare(device, source, weight)
+            hidden = source @ weight
+            # Autocast's list of casts is that of the context's own dtype again.
+            check.equal(hidden.dtype, getattr(torch, dtype), f"the dtype of a product after {before}")
+        check.that(hidden.requires_grad, f"a product after {before} has no gradient")
+        hidden.float().sum().backward()
+
+        check.that(weight.grad is not None, f"after {before} the weight has no gradient")
+        check.equal(weight.grad.cpu(), expected, f"the gradient of a weight after {before}")
+        product = small_integers("cpu", 9, 5) @ small_integers("cpu", 5, 3)
+        check.equal(hidden.detach().cpu().float(), product, f"the product after {before}")
+        after = (source @ weight).detach().cpu()
+        check.equal(after, product, f"the product outside the context, after {before}")
+
+
+def _without_gradients(device, source, weight):
+    with torch.no_grad():
+        source @ weight
+
+
+def _without_gradients_twice(device, source, weight):
+    with torch.no_grad(), torch.autocast(device.type, dtype=torch.get_autocast_dtype(device.type)):
+        source @ weight
+
+
+def _disabled_inside(device, source, weight):
+    with torch.autocast(device.type, enabled=False):
+        source @ weight
+
+
+def _left_by_an_error(device, source, weight):
+    # PyTorch's cache serves one dtype: a nested context of another one would leave its own casts to the outer context.
+    dtype = torch.get_autocast_dtype(device.type)
+    with contextlib.suppress(KeyError), torch.no_grad(), torch.autocast(device.type, dtype=dtype):
+        source @ weight
+        raise KeyError("on purpose")
+
+
+#: Uses of a weight inside a context, before the one that has to have a gradient.
+_BEFORE = {
+    "a product in no_grad()": _without_gradients,
+    "a product in a nested context in no_grad()": _without_gradients_twice,
+    "a product in a disabled context": _disabled_inside,
+    "a nested context that an error left": _left_by_an_error,
+}

@@ -240,3 +240,32 @@ def test_elapsed_across_streams(accelerator, device):
     accelerator.synchronize()
 
     assert start.elapsed_time(end) > 0, f"time across streams is {start.elapsed_time(end)} ms"
+
+
+#: Seconds in which the device is idle, and the share of them that has to be in the measured time.
+IDLE, SHARE = 0.06, 0.8
+
+
+@case("accelerator.event.elapsed_idle", requires=[EVENT_TIMING])
+def test_elapsed_idle(accelerator, device, check):
+    """The time between two events includes time in which the device has nothing to do."""
+    for what, work in (("idle", 0), ("idle between two pieces of work", 1)):
+        start, end = timed(accelerator), timed(accelerator)
+        value = numbers(device)
+        start.record()
+        value = value + work
+        start.synchronize()
+        accelerator.synchronize()
+        began = time.perf_counter()
+        time.sleep(IDLE)
+        slept = time.perf_counter() - began
+        value = value + work
+        end.record()
+        end.synchronize()
+
+        elapsed = start.elapsed_time(end)
+        check.that(
+            elapsed >= 1e3 * slept * SHARE,
+            f"the device was {what} for {1e3 * slept:.1f} ms between events, and elapsed_time() is {elapsed:.1f} ms",
+        )
+        check.equal(value.cpu(), numbers(HOST) + 2 * work, "the values of the work around the idle time")
