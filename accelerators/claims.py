@@ -22,7 +22,7 @@ from conformance.accelerators.capabilities import (
     Mode,
     find_capability,
 )
-from conformance.accelerators.declaration import Claim, Declaration, Detail, supported, unsupported
+from conformance.accelerators.declaration import Claim, Declaration, Detail, State, supported, unsupported
 from conformance.accelerators.subjects import check_subject
 from conformance.base.errors import DeclarationError, UnknownName
 
@@ -46,6 +46,7 @@ _WORKLOAD_DTYPES: Final = frozenset({"float32", "bfloat16"})
 #: Dtypes whose claim includes the kernels: the reference of every kernel uses PyTorch's operators in that dtype.
 _KERNEL_DTYPES: Final = frozenset({"float32", "float16", "bfloat16"})
 _MODES: Final = tuple(mode.value for mode in Mode)
+_INFERENCE: Final = Mode.INFERENCE.value
 
 #: Operators in PyTorch's database that return or take a sparse tensor.
 _ON_SPARSE_LAYOUTS: Final = ("to_sparse", "sparse.mm.reduce", "sparse.sampled_addmm")
@@ -184,9 +185,16 @@ def declaration_of(elements: Iterable[Element]) -> Declaration:
 
 
 def dtypes_in(elements: Iterable[Element]) -> tuple[str, ...]:
-    """Return the dtypes in which the elements claim computation, in the order of the matrix."""
-    declaration = declaration_of(elements)
-    return tuple(name for name in DTYPES if declaration.supports(Cell("operators.*", name, Mode.INFERENCE.value)))
+    """Return the dtypes in which the elements claim computation, in the order of the matrix.
+
+    A dtype is claimed by a pattern for all operators, or by single operators.
+    """
+    claimed = {
+        cell.dtype
+        for cell, claim in declaration_of(elements).cells.items()
+        if claim.state is State.SUPPORTED and cell.subject.startswith("operators.") and cell.mode == _INFERENCE
+    }
+    return tuple(name for name in DTYPES if name in claimed)
 
 
 def _known_statement(element: Element) -> tuple[Cell, Claim]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.accelerators.capabilities import STREAM, TRITON, Cell
+from conformance.accelerators.capabilities import DTYPE, STREAM, TRITON, Cell
 from conformance.accelerators.claims import (
     accumulates_wide,
     communicates,
@@ -85,6 +85,13 @@ def test_a_foreign_element_is_named():
 def test_dtypes_come_in_the_order_of_the_matrix():
     assert dtypes_in(dtypes("bool", "bfloat16", "float32")) == ("float32", "bfloat16", "bool")
     assert dtypes_in(dtypes("float32") | stores("float64")) == ("float32",)
+
+
+def test_a_dtype_is_claimed_by_the_names_of_operators_too():
+    by_name = {DTYPE.on("float32"), "operators.add[float32-inference]", "operators.where[float32-inference]"}
+
+    assert dtypes_in(by_name) == ("float32",)
+    assert dtypes_in({DTYPE.on("float32")} | lacks(Cell("operators.add", "float32", "inference"), "no adder")) == ()
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Conveyor:
 
     def __init__(self, accelerator, device: torch.device, milliseconds: float = 20.0) -> None:
         self._accelerator = accelerator
-        self.identity = torch.eye(SIDE, device=device)
+        self.identity = torch.eye(SIDE).to(device)
         # Warm up first: one-time set-up of the math library must not count as time of a product.
         self._through(numbers(device), 2)
         # The shortest of several times counts: a busy machine makes them longer, and the chain would be too short.

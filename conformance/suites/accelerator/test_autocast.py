@@ -116,7 +116,7 @@ def test_left_on_exception(accelerator, device, dtype):
 def test_leaves_others(accelerator, device, dtype):
     """Autocast keeps the dtype of integers and parameters, and casts a changed weight again."""
     counts, weight = torch.arange(9, device=device), small_integers(device, 5, 5).requires_grad_()
-    source = torch.eye(5, device=device)
+    source = torch.eye(5).to(device)
 
     # Autocast caches cast weights inside a context. The cache must not survive into the next one.
     results = []

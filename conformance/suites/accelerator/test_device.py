@@ -112,7 +112,7 @@ def test_set(accelerator):
             tensor = torch.full((3,), 7.0, device=accelerator.device_name())
             # Device types with one device, such as the CPU, may leave out the index.
             assert tensor.device.index in (index, None), f"after set_device({index}), a tensor is on {tensor.device}"
-            assert tensor.tolist() == [7.0] * 3
+            assert tensor.cpu().tolist() == [7.0] * 3
     finally:
         accelerator.set_device(before)
     assert accelerator.current_device() == before
@@ -134,7 +134,7 @@ def test_out_of_range(accelerator, index):
     after = accelerator.current_device()
     assert raised is not None, f"set_device({number}) did not raise, but device_count() is {accelerator.device_count()}"
     assert after == before, f"the failed set_device({number}) changed current_device() from {before} to {after}"
-    assert torch.ones(3, device=accelerator.device_name()).sum().item() == 3, "the device is unusable afterwards"
+    assert torch.ones(3, device=accelerator.device_name()).cpu().sum().item() == 3, "the device is unusable afterwards"
 
 
 @case("accelerator.device.torch_device", requires=[DEVICE], level=Level.CORE)
@@ -144,7 +144,7 @@ def test_torch_device(accelerator, device):
 
     assert isinstance(answer, torch.device), f"device() returned {answer!r}; it must return a torch.device"
     assert answer.type == device.type, f"device() is of type {answer.type!r}, tensors are on {device.type!r}"
-    assert torch.full((3,), 5.0, device=answer).tolist() == [5.0] * 3
+    assert torch.full((3,), 5.0, device=answer).cpu().tolist() == [5.0] * 3
 
 
 @case("accelerator.device.torch_device_index", requires=[DEVICE_INDEX])
@@ -154,7 +154,7 @@ def test_torch_device_index(accelerator):
         answer = accelerator.device(index)
         assert isinstance(answer, torch.device), f"device({index}) returned {answer!r}; it must return a torch.device"
         assert answer.index == index, f"device({index}) is {answer} with index {answer.index!r}"
-        assert torch.full((3,), 5.0, device=answer).tolist() == [5.0] * 3, f"{answer} does not hold three fives"
+        assert torch.full((3,), 5.0, device=answer).cpu().tolist() == [5.0] * 3, f"{answer} does not hold three fives"
     current = accelerator.device().index
     assert current in (accelerator.current_device(), None), f"device() has index {current!r}"
 
@@ -192,7 +192,7 @@ def test_tensor_index(accelerator):
     for index in range(accelerator.device_count()):
         tensor = torch.full((5,), float(index), device=accelerator.device_name(index))
         assert tensor.device.index == index, f"asked for device {index}, got {tensor.device}"
-        assert tensor.tolist() == [float(index)] * 5
+        assert tensor.cpu().tolist() == [float(index)] * 5
     assert accelerator.current_device() == before, "creating tensors on other devices changed the current device"
 
 
@@ -229,4 +229,6 @@ def test_works_on_each(accelerator):
         numbers = torch.arange(1.0, 8.0, device=accelerator.device_name(index), requires_grad=True)
         (numbers * numbers).sum().backward()
         assert numbers.grad.device.index == index
-        assert numbers.grad.tolist() == [2.0 * number for number in range(1, 8)], f"wrong gradient on device {index}"
+        assert numbers.grad.cpu().tolist() == [2.0 * number for number in range(1, 8)], (
+            f"wrong gradient on device {index}"
+        )

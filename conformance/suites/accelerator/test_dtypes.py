@@ -13,6 +13,8 @@ from conformance.accelerators.capabilities import (
     DTYPE,
     DTYPES,
     FLOATING_DTYPES,
+    Cell,
+    Mode,
 )
 from conformance.judging.finding import environment_lacks
 from conformance.numerics.compare import without_nan
@@ -245,16 +247,41 @@ def test_item(device, dtype):
         assert [str(value) for value in found] == [str(value) for value in source.tolist()], f"{way} gives {found}"
 
 
+#: Functions of a factor of 2 by the operator that a device has to claim: the value of each element, and its gradient.
+_COMPUTATIONS = {
+    "matmul": (torch.matmul, 36.0, 36.0),
+    "mul": (torch.mul, 4.0, 4.0),
+    "add": (torch.add, 4.0, 2.0),
+}
+
+
 @case("accelerator.dtype.listed_compute", requires=[DEVICE], level=Level.CORE)
-def test_listed_compute(accelerator, device):
-    """Every dtype in supported_dtypes() computes a matrix product and its gradient."""
+def test_listed_compute(accelerator, declaration, device):
+    """Every dtype in supported_dtypes() computes a claimed product or sum, and its gradient."""
     for dtype in accelerator.supported_dtypes():
-        factor = torch.full((9, 9), 2.0, dtype=dtype, device=device, requires_grad=True)
-        (factor @ factor).sum().backward()
-        assert factor.grad.dtype is dtype, f"the gradient of {dtype} is {factor.grad.dtype}"
-        assert bool((factor.grad == 36).all()), (
-            f"{dtype} is in supported_dtypes(), but its gradient is {factor.grad[0, 0].item()}, not 36"
-        )
+        name = str(dtype).removeprefix("torch.")
+        for operator, (function, value, gradient) in _COMPUTATIONS.items():
+            claimed = [declaration.supports(Cell(f"operators.{operator}", name, mode.value)) for mode in Mode]
+            if not any(claimed):
+                continue
+            factor = torch.full((9, 9), 2.0, dtype=dtype).to(device).requires_grad_(all(claimed))
+            result = function(factor, factor)
+            found = result.detach().cpu()
+            assert found.dtype is dtype, f"{operator} in {dtype} gives {found.dtype}"
+            assert bool((found == value).all()), (
+                f"{dtype} is in supported_dtypes(), but {operator} gives {found[0, 0].item()}, not {value}"
+            )
+            if all(claimed):
+                result.backward(torch.ones(9, 9, dtype=dtype).to(device))
+                found = factor.grad.cpu()
+                assert found.dtype is dtype, f"the gradient of {dtype} is {found.dtype}"
+                assert bool((found == gradient).all()), (
+                    f"{dtype} is in supported_dtypes(), but its gradient is {found[0, 0].item()}, not {gradient}"
+                )
+            break
+        else:
+            held = torch.full((9, 9), 2.0, dtype=dtype).to(device).cpu()
+            assert bool((held == 2).all()), f"{dtype} is in supported_dtypes(), but holds {held[0, 0].item()}, not 2"
 
 
 @case("accelerator.dtype.float64_flag", requires=[DEVICE])

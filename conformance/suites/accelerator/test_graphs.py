@@ -105,8 +105,8 @@ def test_context_raises(accelerator, device):
     accelerator.synchronize()
     # Only a real graph holds the work back.
     expected = 2.0 if graph is None else 0.0
-    assert result.tolist() == [expected] * 3, f"work in the context gives {result.tolist()}, not {expected}"
-    assert (result + 1).tolist() == [expected + 1] * 3, (
+    assert result.cpu().tolist() == [expected] * 3, f"work in the context gives {result.cpu().tolist()}, not {expected}"
+    assert (result + 1).cpu().tolist() == [expected + 1] * 3, (
         "after an exception in the context the device computes wrong values"
     )
 
@@ -121,9 +121,9 @@ def test_capture_runs_nothing(accelerator, device):
     before = captured.output_on_host()
     after = captured.replay()
 
-    if bool((before == after).all()):
+    if bool((before.cpu() == after).all()):
         stub("capture_to_graph() has no effect: the work ran at once")
-    assert bool((before == -1).all()), f"capturing wrote {int((before != -1).sum())} of 257 elements"
+    assert bool((before.cpu() == -1).all()), f"capturing wrote {int((before != -1).sum())} of 257 elements"
     assert torch.equal(after, captured.expected()), "the first replay gives wrong values"
 
 
@@ -226,7 +226,7 @@ def test_replay_accumulates(accelerator, device):
 
     for count in range(1, 4):
         found = captured.replay()
-        assert bool((found == count).all()), f"after {count} replays of x += 1, x is {found[0].item()}"
+        assert bool((found.cpu() == count).all()), f"after {count} replays of x += 1, x is {found[0].item()}"
 
 
 @case("accelerator.graph.order", requires=[GRAPH_CAPTURE])
@@ -241,8 +241,8 @@ def test_order(accelerator, device):
     accelerator.replay_graph(captured.graph)
     second = captured.output + 0
 
-    assert bool((first == 6).all()), f"the first replay gives {first[0].item()}, not 6"
-    assert bool((second == 10).all()), f"the second replay gives {second[0].item()}, not 10"
+    assert bool((first.cpu() == 6).all()), f"the first replay gives {first[0].item()}, not 6"
+    assert bool((second.cpu() == 10).all()), f"the second replay gives {second[0].item()}, not 10"
 
 
 @case("accelerator.graph.many_operations", requires=[GRAPH_CAPTURE])
@@ -271,7 +271,7 @@ def test_training_step(accelerator, device):
     captured.source.fill_(4.0)
 
     found = captured.replay()
-    assert bool((found == 8).all()), f"the gradient of w²·4 at 1 is {found[0].item()}, not 8"
+    assert bool((found.cpu() == 8).all()), f"the gradient of w²·4 at 1 is {found[0].item()}, not 8"
 
 
 @case("accelerator.graph.two_graphs", requires=[GRAPH_CAPTURE])

@@ -54,7 +54,7 @@ def test_holds_values(accelerator, device, size):
 
     assert tensor.shape == (count,) and tensor.device.type == device.type
     assert torch.equal(tensor.cpu(), expected), f"{int((tensor.cpu() != expected).sum())} of {count} bytes changed"
-    after = torch.full((3,), 7, dtype=torch.uint8).to(device).tolist()
+    after = torch.full((3,), 7, dtype=torch.uint8).to(device).cpu().tolist()
     assert after == [7] * 3, f"after a tensor of {count} bytes, another one holds {after}, not three sevens"
 
 
@@ -65,7 +65,7 @@ def test_no_overlap(accelerator, device):
 
     tensors = [fill(device, size, step) for step, size in enumerate(sizes)]
 
-    wrong = [step for step, tensor in enumerate(tensors) if not bool((tensor == step).all())]
+    wrong = [step for step, tensor in enumerate(tensors) if not bool((tensor.cpu() == step).all())]
     assert not wrong, f"tensors {wrong[:8]} were overwritten by other tensors"
 
 
@@ -74,7 +74,7 @@ def test_zero_filled(accelerator, device):
     """zeros() returns zeros also in memory that was used before."""
     for size in (513, 65537):
         used = fill(device, size, 255)
-        assert bool((used == 255).all()), f"a tensor of {size} bytes does not hold the written values"
+        assert bool((used.cpu() == 255).all()), f"a tensor of {size} bytes does not hold the written values"
         del used
         fresh = torch.zeros(size, dtype=torch.uint8, device=device)
         assert int(fresh.sum()) == 0, f"{int((fresh != 0).sum())} of {size} bytes of zeros() are not zero"
@@ -108,8 +108,8 @@ def test_empty_cache_keeps_values(accelerator, device):
     fresh = [fill(device, size, 99) for size in (1, 513, 65537, MIB)]
 
     for step, tensor in zip((0, 2, 3), kept, strict=True):
-        assert bool((tensor == step).all()), f"empty_cache() changed the values of tensor {step}"
-    assert all(bool((tensor == 99).all()) for tensor in fresh)
+        assert bool((tensor.cpu() == step).all()), f"empty_cache() changed the values of tensor {step}"
+    assert all(bool((tensor.cpu() == 99).all()) for tensor in fresh)
 
 
 NUMBERS = (
@@ -144,7 +144,7 @@ def test_resets(accelerator, device):
         getattr(accelerator, member)(device_index=current)
     accelerator.empty_cache()
 
-    assert bool((kept == 3).all()), "resetting a counter changed a live tensor"
+    assert bool((kept.cpu() == 3).all()), "resetting a counter changed a live tensor"
 
 
 @case("accelerator.memory.order", requires=[MEMORY_STATS])
@@ -268,7 +268,7 @@ def test_empty_cache_gives_back(accelerator, device):
     assert accelerator.memory_reserved() >= accelerator.memory_allocated() == allocated, (
         "empty_cache() changed memory_allocated(), or reserved memory is less than allocated memory"
     )
-    assert bool((kept == 1).all())
+    assert bool((kept.cpu() == 1).all())
 
 
 @case("accelerator.memory.total", requires=[MEMORY_TOTAL])

@@ -46,8 +46,8 @@ def test_accumulate_gradient(device, dtype):
 
     (torch.ones(ONES, 1, dtype=weight.dtype, device=device) @ weight).sum().backward()
 
-    assert weight.grad.tolist() == [[float(ONES)] * 3], (
-        f"the gradient over {ONES} rows is {weight.grad.tolist()}; every element must be {float(ONES)}"
+    assert weight.grad.cpu().tolist() == [[float(ONES)] * 3], (
+        f"the gradient over {ONES} rows is {weight.grad.cpu().tolist()}; every element must be {float(ONES)}"
     )
 
 
@@ -62,7 +62,9 @@ def test_denormals(device, dtype):
     results = {"x / 2": (tensor / 2, source / 2), "x * 0.5": (tensor * 0.5, source / 2), "x + 0": (tensor + 0, source)}
 
     for name, (found, expected) in results.items():
-        assert found.cpu().double().tolist() == expected.tolist(), f"{name} flushes subnormals: {found[:4].tolist()}"
+        assert found.cpu().double().tolist() == expected.tolist(), (
+            f"{name} flushes subnormals: {found[:4].cpu().tolist()}"
+        )
 
 
 @case("accelerator.dtype.matmul_full", requires=[MATMUL_FULL])
@@ -72,7 +74,7 @@ def test_matmul_full(device):
     # A product with the identity shows the loss.
     source = torch.full((256, 256), 1.0 + 2.0**-20) + torch.arange(256) * 2.0**-22
 
-    result = source.to(device) @ torch.eye(256, device=device)
+    result = source.to(device) @ torch.eye(256).to(device)
 
     wrong = int((result.cpu() != source).sum())
     assert wrong == 0, f"{wrong} of 65536 elements lost bits in a product with the identity"

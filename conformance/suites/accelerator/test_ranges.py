@@ -20,7 +20,7 @@ def test_nest(accelerator, device):
         for depth in range(5):
             accelerator.range_push(f"depth {depth}")
             opened += 1
-        inside = (source * 2 + 1).tolist()
+        inside = (source * 2 + 1).cpu().tolist()
     finally:
         for _ in range(opened):
             accelerator.range_pop()
@@ -42,7 +42,9 @@ def test_arguments(accelerator, device):
         accelerator.range_pop("domain")
         accelerator.range_pop()
 
-    assert push_count == 15 and torch.ones(7, device=device).sum().item() == 7, "the device is unusable after ranges"
+    assert push_count == 15 and torch.ones(7, device=device).cpu().sum().item() == 7, (
+        "the device is unusable after ranges"
+    )
 
 
 @case("accelerator.ranges.pop_without_push", requires=[RANGES])
@@ -53,7 +55,7 @@ def test_pop_without_push(accelerator, device):
     accelerator.range_push("after")
     accelerator.range_pop()
 
-    assert torch.ones(7, device=device).sum().item() == 7, "the device is unusable after an unmatched range_pop()"
+    assert torch.ones(7, device=device).cpu().sum().item() == 7, "the device is unusable after an unmatched range_pop()"
 
 
 @case("accelerator.ranges.around_exceptions", requires=[RANGES])
@@ -66,7 +68,7 @@ def test_around_exceptions(accelerator, device):
     accelerator.range_push("next")
     accelerator.range_pop()
 
-    assert torch.ones(7, device=device).sum().item() == 7
+    assert torch.ones(7, device=device).cpu().sum().item() == 7
 
 
 @case("accelerator.ranges.around_backward", requires=[RANGES])
@@ -81,7 +83,9 @@ def test_around_backward(accelerator, device):
     loss.backward()
     accelerator.range_pop()
 
-    assert source.grad.tolist() == [2.0 * number for number in range(1, 8)], f"the gradient is {source.grad.tolist()}"
+    assert source.grad.cpu().tolist() == [2.0 * number for number in range(1, 8)], (
+        f"the gradient is {source.grad.cpu().tolist()}"
+    )
 
 
 @case("accelerator.on_accelerator.device_tensors", requires=[DEVICE], level=Level.CORE)

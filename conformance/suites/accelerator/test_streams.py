@@ -276,4 +276,4 @@ def test_program_order_without(accelerator, device):
     second = target + 0
 
     assert stale(first) == 0, f"{stale(first)} elements were read before the copy or after the fill"
-    assert bool((second == -5.0).all()), "an operation ran before the operation queued ahead of it"
+    assert bool((second.cpu() == -5.0).all()), "an operation ran before the operation queued ahead of it"

@@ -30,7 +30,7 @@ def test_from_list(accelerator, device, dtype):
     assert isinstance(tensor, torch.Tensor), f"{name}() returned {tensor!r}; it must return a tensor"
     assert tensor.dtype is getattr(torch, dtype), f"{name} builds {tensor.dtype}, not torch.{dtype}"
     assert tensor.device.type == device.type, f"{name} builds on {tensor.device}, not on {device.type}"
-    assert tensor.tolist() == [0, 1, 2, 3, 100], f"{name}([0, 1, 2, 3, 100]) contains {tensor.tolist()}"
+    assert tensor.cpu().tolist() == [0, 1, 2, 3, 100], f"{name}([0, 1, 2, 3, 100]) contains {tensor.cpu().tolist()}"
 
 
 @case("accelerator.tensor_types.shapes", requires=[TENSOR_TYPES, DTYPE], axes={"dtype": list(CONSTRUCTORS)})
@@ -40,9 +40,9 @@ def test_shapes(accelerator, dtype):
 
     matrix, empty, single = build([[1, 2, 3], [4, 5, 6]]), build([]), build([7])
 
-    assert matrix.tolist() == [[1, 2, 3], [4, 5, 6]], f"a nested list gives {matrix.tolist()}"
+    assert matrix.cpu().tolist() == [[1, 2, 3], [4, 5, 6]], f"a nested list gives {matrix.cpu().tolist()}"
     assert tuple(empty.shape) == (0,), f"an empty list gives the shape {tuple(empty.shape)}"
-    assert single.tolist() == [7] and empty.dtype is matrix.dtype is getattr(torch, dtype)
+    assert single.cpu().tolist() == [7] and empty.dtype is matrix.dtype is getattr(torch, dtype)
 
 
 @case("accelerator.tensor_types.fresh", requires=[TENSOR_TYPES, DTYPE], axes={"dtype": list(CONSTRUCTORS)})
@@ -53,5 +53,5 @@ def test_fresh(accelerator, dtype):
     first, second = build([1, 2, 3]), build([1, 2, 3])
     first.add_(second)
 
-    assert first.tolist() == [2, 4, 6] and second.tolist() == [1, 2, 3], "two tensors share their memory"
+    assert first.cpu().tolist() == [2, 4, 6] and second.cpu().tolist() == [1, 2, 3], "two tensors share their memory"
     assert second.device.index in (accelerator.current_device(), None), f"built on {second.device}"

@@ -69,9 +69,11 @@ def test_denormals(device):
 
     halves = (tiny * 0.5).cpu()
 
-    if bool((halves == 0).all()):
+    if bool((halves.cpu() == 0).all()):
         raise Refused("subnormal results are flushed to zero")
-    assert bool((halves == torch.finfo(torch.float32).smallest_normal / 2).all()), f"tiny / 2 is {halves[0].item()}"
+    assert bool((halves.cpu() == torch.finfo(torch.float32).smallest_normal / 2).all()), (
+        f"tiny / 2 is {halves[0].item()}"
+    )
 
 
 @case("capabilities.precision.deterministic", requires=[DETERMINISTIC], adaptive=True)
@@ -198,7 +200,7 @@ def test_comm(accelerator, device):
         tensor = torch.arange(65.0, device=device)
         dist.all_reduce(tensor)
         world = dist.get_world_size()
-        found = tensor.tolist()
+        found = tensor.cpu().tolist()
     finally:
         dist.destroy_process_group()
 
@@ -219,7 +221,7 @@ def test_triton(accelerator, device):
     result = add_one(source)
     accelerator.synchronize()
 
-    assert result.tolist() == [number + 1.0 for number in range(1000)], "the kernel's results are wrong"
+    assert result.cpu().tolist() == [number + 1.0 for number in range(1000)], "the kernel's results are wrong"
 
 
 @case("capabilities.dlpack", requires=[DLPACK], adaptive=True)
