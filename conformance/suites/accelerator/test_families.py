@@ -32,7 +32,9 @@ def test_other_device(accelerator, check, device, family):
     need_two(accelerator)
     for now, place in ((0, 1), (1, 0), (1, 1), (0, 1)):
         with current(accelerator, now):
-            check_family(check, family, 5 + now, f"{device.type}:{place}", f"on device {place} while {now} is current")
+            for training in (False, True):
+                what = f"on device {place} while {now} is current"
+                check_family(check, family, 5 + now, f"{device.type}:{place}", what, training=training)
             check.equal(accelerator.current_device(), now, f"{family}: the current device after a call on {place}")
 
 

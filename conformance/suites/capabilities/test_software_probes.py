@@ -54,7 +54,7 @@ def test_matmul_full(device):
     """A float32 product with the identity keeps all bits."""
     source = torch.full((64, 64), 1.0 + 2.0**-20)
 
-    found = (source.to(device) @ torch.eye(64, device=device)).cpu()
+    found = (source.to(device) @ torch.eye(64).to(device)).cpu()
 
     if not torch.equal(found, source):
         # The tolerance is above bfloat16's rounding: a larger difference is a wrong result, not low precision.

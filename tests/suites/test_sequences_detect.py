@@ -1,0 +1,312 @@
+"""Faults of sequences, states, other devices and recurrent modules on the simulated device: each turns its case red."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.accelerators.simulated.faults import Fault, Where, armed
+from tests.defects.bench import Bench, is_red
+from tests.rows import every_row
+
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+class Row(NamedTuple):
+    """A fault, the case that has to fail, and a part of its message."""
+
+    name: str
+    case: str
+    said: str
+    context: Context
+
+
+def of_functions(**members: Callable[..., Any]) -> Context:
+    """Replace functions of torch.nn.functional or torch: each gets the function that it replaces."""
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for name, change in members.items():
+                owner = next(owner for owner in (torch.nn.functional, torch) if hasattr(owner, name))
+                stack.enter_context(mock.patch.object(owner, name, change(getattr(owner, name))))
+            yield
+
+    return context
+
+
+def with_switches(**switches: float) -> Context:
+    return lambda: armed(Fault("", "", "", Where.STREAM, "", switches=switches))
+
+
+class _Ops(TorchDispatchMode):
+    """Goes around operators of a name; ``spoil(call, args, kwargs)`` returns the result."""
+
+    def __init__(self, name: str, spoil: Callable[..., Any]) -> None:
+        super().__init__()
+        self._name, self._spoil = name, spoil
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [x for x in args if isinstance(x, torch.Tensor)]
+        if func.overloadpacket.__name__ == self._name and given[0].device.type == "sim":
+            return self._spoil(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def around(name: str, spoil: Callable[..., Any]) -> Context:
+    return lambda: _Ops(name, spoil)
+
+
+def _on_the_current_device(call: Any, args: Any, kwargs: Any) -> Any:
+    """Compute on the current device, and leave the result there."""
+    here = f"sim:{torch.sim.current_device()}"  # type: ignore[attr-defined]
+    return call(*(x.to(here) if isinstance(x, torch.Tensor) else x for x in args), **kwargs)
+
+
+def _moves_current(call: Any, args: Any, kwargs: Any) -> Any:
+    result = call(*args, **kwargs)
+    torch.sim.set_device(args[0].device.index)  # type: ignore[attr-defined]
+    return result
+
+
+def _flushes(call: Any, args: Any, kwargs: Any) -> Any:
+    torch.set_flush_denormal(True)
+    return call(*args, **kwargs)
+
+
+def _draws(call: Any, args: Any, kwargs: Any) -> Any:
+    torch.rand(1, device=args[0].device)
+    return call(*args, **kwargs)
+
+
+def _zero_on_other_threads() -> Context:
+    """Give zeros on every thread but this one. A mode would not reach other threads."""
+    here = threading.current_thread()
+
+    def around_sum(call: Any, args: list[Any]) -> Any:
+        results = call(args)
+        if threading.current_thread() is not here:
+            results[0].zero_()
+        return results
+
+    return lambda: armed(Fault("", "", "", Where.OPERATOR, "", operators={"aten::sum": around_sum}))
+
+
+def _wrong_after_another_size() -> Callable[..., Any]:
+    sizes: list[Any] = []
+
+    def spoil(call: Any, args: Any, kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        stale = bool(sizes) and sizes[-1] != args[0].shape
+        sizes.append(args[0].shape)
+        return result * 2 if stale else result
+
+    return spoil
+
+
+@contextlib.contextmanager
+def unflushed(context: Context) -> Iterator[None]:
+    try:
+        with context():
+            yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.sim.set_device(0)  # type: ignore[attr-defined]
+
+
+def _casts_in_no_grad_are_kept() -> Context:
+    """Keep casts of weights that were made without gradients, as PyTorch once did (#112583)."""
+    kept: dict[int, Any] = {}
+
+    def change(old: Any) -> Any:
+        def matmul(self: Any, other: Any) -> Any:
+            if not (torch.is_autocast_enabled("sim") and other.requires_grad):
+                kept.clear()
+                return old(self, other)
+            if not torch.is_grad_enabled():
+                kept[id(other)] = other.detach().to(torch.get_autocast_dtype("sim"))
+            return old(self, kept.get(id(other), other))
+
+        return matmul
+
+    return lambda: mock.patch.object(torch.Tensor, "__matmul__", change(torch.Tensor.__matmul__))
+
+
+class _Forward:
+    """Replacement of the forward of a class: ``change(forward)``."""
+
+    def __init__(self, kind: type[nn.Module], change: Callable[[Any], Any]) -> None:
+        self._kind, self._change = kind, change
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        return mock.patch.object(self._kind, "forward", self._change(self._kind.forward))
+
+
+def on_device_only(change: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Call ``change(forward, module, x, *rest)`` for inputs on the simulated device."""
+
+    def wrap(forward: Any) -> Any:
+        def called(self: Any, x: Any, *rest: Any, **named: Any) -> Any:
+            data = x.data if isinstance(x, nn.utils.rnn.PackedSequence) else x
+            if data.device.type != "sim":
+                return forward(self, x, *rest, **named)
+            return change(forward, self, x, *rest, **named)
+
+        return called
+
+    return wrap
+
+
+def _drops_in_evaluation(forward: Any, module: Any, x: Any, *rest: Any, **named: Any) -> Any:
+    """Drop in eval() after a training call of that module (#180744)."""
+    module.has_trained = getattr(module, "has_trained", False) or module.training
+    with mock.patch.object(module, "training", module.training or module.has_trained):
+        return forward(module, x, *rest, **named)
+
+
+def _backward_without_mask(forward: Any, module: Any, x: Any, *rest: Any, **named: Any) -> Any:
+    """Give the values of a pass that drops with the gradients of one that does not (#190056)."""
+    if not module.training or not torch.is_grad_enabled():
+        return forward(module, x, *rest, **named)
+    dropped = forward(module, x, *rest, **named)
+    with mock.patch.object(module, "training", False):
+        whole = forward(module, x, *rest, **named)
+    first = lambda value: value[0] if isinstance(value, tuple) else value  # noqa: E731
+    mixed = first(whole) + (first(dropped) - first(whole)).detach()
+    return (mixed, *dropped[1:]) if isinstance(dropped, tuple) else mixed
+
+
+def _bias_of_65536_rows(forward: Any, module: Any, x: Any, *rest: Any, **named: Any) -> Any:
+    """Leave the bias out where there are more rows than a grid has blocks (rocm-libraries #10551)."""
+    if x.dim() < 3 or x.shape[0] * x.shape[1] <= 65536:
+        return forward(module, x, *rest, **named)
+    zeros = {name: torch.zeros_like(value) for name, value in module.named_parameters() if "bias" in name}
+    kept = {name: value.detach().clone() for name, value in module.named_parameters() if name in zeros}
+    with torch.no_grad():
+        for name in zeros:
+            getattr(module, name).copy_(zeros[name])
+    try:
+        return forward(module, x, *rest, **named)
+    finally:
+        with torch.no_grad():
+            for name, value in kept.items():
+                getattr(module, name).data = value
+
+
+ROWS = (
+    Row("a convolution runs on the current device", "accelerator.families.other_device[convolution]", "is on sim:0",
+        around("convolution", _on_the_current_device)),
+    Row("a sort runs on the current device", "accelerator.families.other_device[sort]", "is on sim:0",
+        around("sort", _on_the_current_device)),
+    Row("a lookup runs on the current device", "accelerator.families.other_device[embedding]", "is on sim:0",
+        around("embedding", _on_the_current_device)),
+    Row("a product makes its device current", "accelerator.families.other_device[product]", "the current device after",
+        around("mm", _moves_current)),
+    Row("a product flushes subnormals", "accelerator.families.sequence[product]", "subnormals of the host",
+        around("mm", _flushes)),
+    Row("a softmax draws", "accelerator.families.sequence[softmax]", "generator", around("_softmax", _draws)),
+    Row("a sum on another thread is zero", "accelerator.families.sequence[sum]", "on another thread",
+        _zero_on_other_threads()),
+    Row("a product is stale after another size", "accelerator.families.sequence[product]", "product, ",
+        around("mm", _wrong_after_another_size())),
+    Row("casts made without gradients are kept", "accelerator.autocast.cache[bfloat16]", "has no gradient",
+        _casts_in_no_grad_are_kept()),
+    Row("times leave out what is idle", "accelerator.event.elapsed_idle", "elapsed_time() is",
+        with_switches(event_leaves_out_idle=1)),
+    Row("an LSTM drops in evaluation after training", "modules.turns.evaluation[LSTM]", "in eval() after training",
+        _Forward(nn.LSTM, on_device_only(_drops_in_evaluation))),
+    Row("a GRU drops in evaluation after training", "modules.turns.evaluation[GRU]", "in eval() after training",
+        _Forward(nn.GRU, on_device_only(_drops_in_evaluation))),
+    Row("attention drops in evaluation after training", "modules.turns.evaluation[MultiheadAttention]",
+        "in eval() after training", _Forward(nn.MultiheadAttention, on_device_only(_drops_in_evaluation))),
+    Row("the backward of an LSTM drops nothing", "modules.turns.gradient[LSTM]", "by the gradient",
+        _Forward(nn.LSTM, on_device_only(_backward_without_mask))),
+    Row("the backward of a GRU drops nothing", "modules.turns.gradient[GRU]", "by the gradient",
+        _Forward(nn.GRU, on_device_only(_backward_without_mask))),
+    Row("the backward of attention drops nothing", "modules.turns.gradient[MultiheadAttention]", "by the gradient",
+        _Forward(nn.MultiheadAttention, on_device_only(_backward_without_mask))),
+    Row("an LSTM of many rows has no bias", "modules.turns.many_rows[LSTM]", "the result of LSTM",
+        _Forward(nn.LSTM, on_device_only(_bias_of_65536_rows))),
+    Row("an RNN of many rows has no bias", "modules.turns.many_rows[RNN]", "the result of RNN",
+        _Forward(nn.RNN, on_device_only(_bias_of_65536_rows))),
+)  # fmt: skip
+
+
+@every_row(ROWS, lambda row: row.name)
+def test_a_fault_is_seen(row: Row) -> None:
+    place = Bench()
+    sound = place.run(row.case)
+    assert not is_red(sound), f"without the fault: {sound.message}"
+
+    with unflushed(row.context):
+        verdict = place.run(row.case)
+
+    assert is_red(verdict), f"{row.case} is {verdict.reason.value}"
+    assert row.said in verdict.message, verdict.message
+
+
+class Lacks(TorchFunctionMode):
+    """A device without some functions, however they are called."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        on_device = str(given.get("device", "cpu")).startswith("sim") or any(
+            isinstance(x, torch.Tensor) and x.device.type == "sim" for x in args
+        )
+        if on_device and getattr(func, "__name__", "") in ("eye", "all", "tolist"):
+            raise NotImplementedError(f"'{func.__name__}' is not implemented")
+        return func(*args, **given)
+
+
+PROBES = (
+    "device", "device.index", "device.multiple", "memory", "synchronize", "stream", "stream.order", "stream.record",
+    "event", "event.timing", "ranges", "tensor-types", "precision.matmul-full", "precision.denormals",
+    "memory.pinned-async", "memory.stats", "execution.ordered",
+)  # fmt: skip
+
+
+@every_row(PROBES)
+def test_a_probe_needs_only_what_it_tests(name: str) -> None:
+    place = Bench()
+    wanted = place.run(f"capabilities.{name}")
+
+    with Lacks():
+        found = place.run(f"capabilities.{name}")
+
+    assert (found.outcome, found.reason) == (wanted.outcome, wanted.reason), found.message
+
+
+def test_the_clock_of_the_simulated_device_counts_idle_time() -> None:
+    Bench()
+    start, end = (torch.sim.Event(enable_timing=True) for _ in "ab")  # type: ignore[attr-defined]
+    start.record()
+    start.synchronize()
+    time.sleep(0.02)
+    end.record()
+    end.synchronize()
+
+    assert start.elapsed_time(end) >= 20
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_compiled_index_counts_in_the_order_of_dimensions(turned: bool) -> None:
+    place = Bench()
+    x = torch.arange(12.0).view(3, 4).sin()
+    x = x.t() if turned else x
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+        found = torch.compile(lambda a: (a.t().argmax(), a.argmin()))(x.to(place.device))
+
+    assert [int(index) for index in found] == [int(x.t().argmax()), int(x.argmin())]
