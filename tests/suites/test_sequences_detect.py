@@ -256,6 +256,69 @@ def test_a_fault_is_seen(row: Row) -> None:
     assert row.said in verdict.message, verdict.message
 
 
+def raw(x: torch.Tensor) -> torch.Tensor:
+    """Return the elements of the memory of a tensor in their order, from its start on."""
+    return x.as_strided(x.shape, torch.empty(x.shape, device="meta").stride(), 0)
+
+
+def _in_memory_order(name: str) -> Callable[[Any], Any]:
+    """Return a compiler whose code for one method of tensors reads memory in its order."""
+    old = getattr(torch.Tensor, name)
+
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        at_device = self.device.type == "sim" and self.untyped_storage().nbytes() >= self.nbytes
+        return old(raw(self) if at_device else self, *args, **kwargs)
+
+    def compiler(function: Any, **_: Any) -> Any:
+        def compiled(*args: Any) -> Any:
+            with mock.patch.object(torch.Tensor, name, method):
+                return function(*args)
+
+        return compiled
+
+    return compiler
+
+
+def _flushing_compiler(function: Any, **_: Any) -> Any:
+    torch.set_flush_denormal(True)  # pytorch #126848
+    return function
+
+
+def _writing_compiler(function: Any, **_: Any) -> Any:
+    def compiled(*args: Any) -> Any:
+        results = function(*args)
+        args[0].add_(1)
+        return results
+
+    return compiled
+
+
+#: A compiler, the case that has to fail, and a part of its message.
+COMPILERS = (
+    ("argmax in memory order", _in_memory_order("argmax"), "compile.layout", "argmax"),
+    ("cumsum in memory order", _in_memory_order("cumsum"), "compile.layout", "cumsum"),
+    ("softmax in memory order", _in_memory_order("softmax"), "compile.layout", "softmax"),
+    ("sort in memory order", _in_memory_order("sort"), "compile.layout", "sort"),
+    ("flushes subnormals", _flushing_compiler, "compile.state", "subnormals of the host"),
+    ("writes into its inputs", _writing_compiler, "compile.layout", "permuted"),
+)
+
+
+@every_row(COMPILERS, lambda row: str(row[0]))
+def test_a_fault_of_a_compiler_is_seen(row: tuple[str, Any, str, str]) -> None:
+    _, compiler, case, said = row
+    place = Bench()
+    with mock.patch.object(torch, "compile", lambda function, **_: function):
+        sound = place.run(case)
+    assert not is_red(sound), f"without the fault: {sound.message}"
+
+    with unflushed(lambda: mock.patch.object(torch, "compile", compiler)):
+        verdict = place.run(case)
+
+    assert is_red(verdict), f"{case} is {verdict.reason.value}"
+    assert said in verdict.message, verdict.message
+
+
 class Lacks(TorchFunctionMode):
     """A device without some functions, however they are called."""
 
