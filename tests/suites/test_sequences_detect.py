@@ -143,6 +143,28 @@ def _casts_in_no_grad_are_kept() -> Context:
     return lambda: mock.patch.object(torch.Tensor, "__matmul__", change(torch.Tensor.__matmul__))
 
 
+def _keeps_results(name: str = "mm") -> Context:
+    """Keep a copy of what each backward or forward of an operator gives."""
+    kept = []
+
+    def spoil(call: Any, args: Any, kwargs: Any) -> Any:
+        result = call(*args, **kwargs)
+        kept.append((result if isinstance(result, torch.Tensor) else result[0]).detach().repeat(64, 1))
+        return result
+
+    return around(name, spoil)
+
+
+def _loads(change: Callable[[torch.Tensor], torch.Tensor]) -> Context:
+    """Change every tensor that torch.load gives."""
+    load = torch.load
+
+    def loaded(*args: Any, **kwargs: Any) -> Any:
+        return {name: change(value) for name, value in load(*args, **kwargs).items()}
+
+    return lambda: mock.patch.object(torch, "load", loaded)
+
+
 class _Forward:
     """Replacement of the forward of a class: ``change(forward)``."""
 
@@ -224,6 +246,22 @@ ROWS = (
         _casts_in_no_grad_are_kept()),
     Row("times leave out what is idle", "accelerator.event.elapsed_idle", "elapsed_time() is",
         with_switches(event_leaves_out_idle=1)),
+    Row("a product keeps a copy of each result", "accelerator.families.memory[product]", "bytes are allocated",
+        _keeps_results()),
+    Row("a sort keeps what it sorted", "accelerator.families.memory[sort]", "bytes are allocated",
+        _keeps_results("sort")),
+    Row("peaks of all devices are one", "accelerator.memory.peak_per_device", "raise",
+        with_switches(alloc_stats_of_device_zero=1)),
+    Row("a reset of peaks is ignored", "accelerator.memory.peak_per_device", "was not reset",
+        with_switches(alloc_peak_reset_ignored=1)),
+    Row("halves are printed as wholes", "accelerator.printing[float32]", "is printed as",
+        with_switches(item_truncates=1)),
+    Row("copies ignore strides", "checkpoint.metadata", "the values of", with_switches(copy_ignores_strides=1)),
+    Row("a loaded leaf has no gradient", "checkpoint.metadata", "requires_grad of", _loads(torch.Tensor.detach)),
+    Row("views are loaded as contiguous tensors", "checkpoint.metadata", "the strides of",
+        _loads(lambda x: x.contiguous() if not x.requires_grad else x)),
+    Row("the seed is ignored", "accelerator.rng.state_is_a_copy", "manual_seed() is ignored",
+        with_switches(rng_seed_ignored=1)),
     Row("an LSTM drops in evaluation after training", "modules.turns.evaluation[LSTM]", "in eval() after training",
         _Forward(nn.LSTM, on_device_only(_drops_in_evaluation))),
     Row("a GRU drops in evaluation after training", "modules.turns.evaluation[GRU]", "in eval() after training",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 
 import torch
 
-from conformance.accelerators.capabilities import DEVICE_MULTIPLE, STREAM
+from conformance.accelerators.capabilities import DEVICE_MULTIPLE, MEMORY_STATS, STREAM
 from conformance.plan.case import case
 
 from .families import NEEDS, check_family
@@ -64,6 +65,24 @@ def test_sequence(accelerator, declaration, check, device, family):
         check_family(check, family, 6, device, "after a call on another stream")
 
     check_kept(check, before, settings_of(accelerator, device, declaration), family)
+
+
+#: Steps of one call with its backward; more than a cache or a workspace of a library serves.
+STEPS, WARM = 12, 3
+
+
+@case("accelerator.families.memory", requires=[MEMORY_STATS], axes={"family": NEEDS})
+def test_memory(accelerator, check, device, family):
+    """Allocated memory does not grow with repeated calls and their backwards, also where the sizes change."""
+    grown = []
+    for step in range(STEPS):
+        check_family(check, family, 6 + step % 3, device, f"in step {step}")
+        gc.collect()
+        accelerator.synchronize()
+        grown.append(accelerator.memory_allocated())
+
+    # The first steps may allocate what a library keeps. Each later step has the sizes of one before it.
+    check.that(max(grown[-3:]) <= max(grown[WARM:6]), f"{family}: {grown} bytes are allocated after {STEPS} steps")
 
 
 def _fails(device):

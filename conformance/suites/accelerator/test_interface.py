@@ -9,7 +9,7 @@ import torch
 from conformance.accelerators.capabilities import DEVICE, RNG_GENERATOR
 from conformance.accelerators.interface import MEMBERS
 from conformance.judging.finding import environment_lacks, stub
-from conformance.plan.case import Level, case
+from conformance.plan.case import About, Level, case
 
 BY_NAME = {member.name: member for member in MEMBERS}
 REQUIRED = [member.name for member in MEMBERS if not member.optional]
@@ -28,13 +28,20 @@ def member_of(accelerator, name):
     return getattr(accelerator, name)
 
 
-@case("accelerator.interface.member", requires=[DEVICE], level=Level.CORE, axes={"member": REQUIRED})
+# Signatures belong to the accelerator's class, which is mostly this project's own: they verify nothing of the device.
+@case(
+    "accelerator.interface.member",
+    requires=[DEVICE],
+    level=Level.CORE,
+    axes={"member": REQUIRED},
+    about=About.PACKAGE,
+)
 def test_member(accelerator, member):
     """The member exists as the right method or property and accepts the interface's arguments."""
     check_member(accelerator, member)
 
 
-@case("accelerator.interface.newer_member", requires=[DEVICE], axes={"member": OPTIONAL})
+@case("accelerator.interface.newer_member", requires=[DEVICE], axes={"member": OPTIONAL}, about=About.PACKAGE)
 def test_newer_member(accelerator, member):
     """A member with a default in DeepSpeed's base class, if it exists, accepts the interface's arguments."""
     check_member(accelerator, member)

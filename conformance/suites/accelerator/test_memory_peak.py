@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from conformance.accelerators.capabilities import MEMORY_PEAK
+from conformance.accelerators.capabilities import DEVICE_MULTIPLE, MEMORY_PEAK
 from conformance.judging.finding import stub
 from conformance.plan.case import case
 
+from .test_device import need_two
 from .test_memory import GRANULARITY, MIB, fill, settle
 
 
@@ -65,3 +66,25 @@ def test_peak_inside_operations(accelerator, device):
     peak = accelerator.max_memory_allocated() - before
     assert peak >= 16 * MIB, f"two results of 8 MiB were alive at once, but the peak rose by {peak} bytes"
     assert float(result[0]) == 4.0
+
+
+@case("accelerator.memory.peak_per_device", requires=[MEMORY_PEAK, DEVICE_MULTIPLE])
+def test_peak_per_device(accelerator, device, check):
+    """Each device has its own peak, which a reset of another device leaves alone, whichever device is current."""
+    need_two(accelerator)
+    settle(accelerator)
+    for index in (0, 1):
+        accelerator.reset_peak_memory_stats(index)
+    before = [accelerator.max_memory_allocated(index) for index in (0, 1)]
+
+    held = torch.ones(16 * MIB, dtype=torch.uint8, device=accelerator.device_name(1))
+    check.that(bool((held.cpu() == 1).all()), "a tensor on device 1 does not hold ones")
+    del held
+
+    risen = [accelerator.max_memory_allocated(index) - old for index, old in zip((0, 1), before, strict=True)]
+    check.that(16 * MIB <= risen[1] <= 16 * MIB + GRANULARITY, f"16 MiB on device 1 raise its peak by {risen[1]} bytes")
+    check.equal(risen[0], 0, "bytes by which memory on device 1 raises the peak of device 0")
+    accelerator.reset_peak_memory_stats(0)
+    check.equal(accelerator.max_memory_allocated(1) - before[1], risen[1], "the peak of device 1 after a reset of 0")
+    accelerator.reset_peak_memory_stats(1)
+    check.that(accelerator.max_memory_allocated(1) - before[1] < 16 * MIB, "the peak of device 1 was not reset")

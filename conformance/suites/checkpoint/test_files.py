@@ -97,6 +97,49 @@ def test_places(check, device, dtype):
             check.equal(values.cpu(), odd[name], f"{name} elements, {route}")
 
 
+def _kinds(start):
+    """Return tensors by name whose metadata a file has to keep, on a device."""
+    base = torch.arange(48.0).view(6, 8).to(start)
+    numbers = torch.complex(torch.arange(6.0), torch.arange(6.0) - 2).to(start)
+    return {
+        "a column": base[:, 3],
+        "every second row": base[1::2],
+        "a permuted tensor": torch.arange(24.0).view(2, 3, 4).to(start).permute(2, 0, 1),
+        "an expanded row": base[:1].expand(5, 8),
+        "channels last": torch.arange(48.0).view(1, 3, 4, 4).to(start).contiguous(memory_format=torch.channels_last),
+        "an empty tensor": base[:0],
+        "a number": base[2, 5],
+        "a leaf with a gradient": base.clone().requires_grad_(),
+        "a parameter": nn.Parameter(base.clone()),
+        "a frozen parameter": nn.Parameter(base.clone(), requires_grad=False),
+        "a conjugate": numbers.conj(),
+        "a negative view": numbers.clone().conj().imag,
+    }
+
+
+@case("checkpoint.metadata", requires=[CHECKPOINT, DTYPE.on("float32"), DTYPE.on("complex64")])
+def test_metadata(check, device):
+    """Shapes, strides, offsets, requires_grad, classes and lazy conjugates survive a file, to and from the device."""
+    for start, end in ((device, torch.device("cpu")), (torch.device("cpu"), device), (device, device)):
+        given, exact, buffer = _kinds(start), _kinds("cpu"), io.BytesIO()
+        torch.save(given, buffer)
+        buffer.seek(0)
+        loaded = torch.load(buffer, map_location=end, weights_only=True)
+        for name, right in exact.items():
+            found, what = loaded[name], f"{name} from {start.type} to {end.type}"
+            check.equal(found.device.type, end.type, f"the device type of {what}")
+            check.equal(type(found).__name__, type(right).__name__, f"the class of {what}")
+            for kept in ("shape", "dtype", "requires_grad", "is_leaf"):
+                check.equal(getattr(found, kept), getattr(right, kept), f"{kept} of {what}")
+            if right.numel():
+                check.equal(found.stride(), right.stride(), f"the strides of {what}")
+            check.equal(found.detach().cpu().resolve_conj().resolve_neg(),
+                        right.detach().resolve_conj().resolve_neg(), f"the values of {what}")  # fmt: skip
+        loaded["a leaf with a gradient"].sum().backward()
+        gradient = loaded["a leaf with a gradient"].grad
+        check.equal(gradient.cpu(), torch.ones(6, 8), f"the gradient of a loaded leaf on {end.type}")
+
+
 @case("checkpoint.weights_only", requires=[CHECKPOINT], about=About.PYTORCH)
 def test_weights_only(check, device, tmp_path):
     """With weights_only, torch.load refuses a file that contains code and does not run the code."""
