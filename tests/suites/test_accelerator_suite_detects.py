@@ -71,6 +71,8 @@ ASSERTING = {
     "assert_survives_running_out",
     "check_event_times",
     "check_exchange",
+    "check_family",
+    "check_kept",
     "check_member",
     "products_agree",
 }
