@@ -105,4 +105,6 @@ def check_family(check, name: str, n: int, place, what: str, *, training: bool =
         wanted = torch.device(place)
         check.that(wanted.index is None or on == (wanted.type, wanted.index),
                    f"{name}, {what}: the {part} is on {tensor.device}, not on {wanted}")  # fmt: skip
+        dtype = torch.float32 if right.is_floating_point() else right.dtype
+        check.equal(tensor.dtype, dtype, f"{name}, {what}: the dtype of the {part}")
         near(check, f"{name}, {what}: the {part}", tensor, right, kind)

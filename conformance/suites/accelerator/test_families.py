@@ -8,7 +8,7 @@ import threading
 
 import torch
 
-from conformance.accelerators.capabilities import DEVICE_MULTIPLE, MEMORY_STATS, STREAM
+from conformance.accelerators.capabilities import DEVICE_MULTIPLE, DTYPE, MEMORY_STATS, STREAM
 from conformance.plan.case import case
 
 from .families import NEEDS, check_family
@@ -25,6 +25,17 @@ def current(accelerator, index):
         yield
     finally:
         accelerator.set_device(before)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    """Make a dtype the default one while the context lasts."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @case("accelerator.families.other_device", requires=[DEVICE_MULTIPLE], axes={"family": NEEDS})
@@ -53,6 +64,9 @@ def test_sequence(accelerator, declaration, check, device, family):
     with torch.no_grad():
         check_family(check, family, 6, device, "within no_grad()", training=False)
     check_family(check, family, 6, device, "after no_grad()")
+    if declaration.supports(DTYPE.on("float64")):
+        with default_dtype(torch.float64):
+            check_family(check, family, 6, device, "where float64 is the default dtype")
     _fails(device)
     check_family(check, family, 6, device, "after an error")
     _on_a_thread(lambda: check_family(check, family, 9, device, "on another thread"))
