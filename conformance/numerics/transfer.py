@@ -118,13 +118,21 @@ class _Copier:
             return self._moved(source)
         memory = self._memory.get((address, source.dtype)) if address else None
         if memory is None:
-            memory = memory_behind(source).to(self._device, copy=True)
+            memory = self._moved(memory_behind(source))
         if address:
             self._memory[address, source.dtype] = memory
         return memory.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
 
     def _moved(self, source: torch.Tensor) -> torch.Tensor:
+        if source.dtype is torch.bool and source.layout is torch.strided and has_other_bytes(source):
+            # A copy of truth values may write bytes of 1.
+            return self._moved(source.view(torch.uint8)).view(torch.bool)
         return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
+
+
+def has_other_bytes(truths: torch.Tensor) -> bool:
+    """Return whether some truth values on the host have bytes other than 0 and 1."""
+    return truths.numel() > 0 and truths.device.type == "cpu" and bool(truths.view(torch.uint8).max() > 1)
 
 
 @functools.cache

@@ -106,19 +106,24 @@ def other_words(cell: Cell) -> Iterator[Call]:
 
 def with_numbers(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with all numbers changed, or with each one where the host refuses that."""
-    places = [place for place, leaf in enumerate(_plain(sample)) if _is_number(leaf)]
-    places = [place for place in places if _takes_any_number(cell.info, sample, place)]
+    places = places_of_numbers(cell.info, sample)
     if not places:
         return
-    together = _replaced(
-        sample, {place: _odd(_plain(sample)[place], order, cell.dtype) for order, place in enumerate(places)}
+    together = with_numbers_at(
+        sample, {place: _odd(plain_leaves(sample)[place], order, cell.dtype) for order, place in enumerate(places)}
     )
     if computes(cell, together):
         yield _named(together, "other numbers")
         return
     for order, place in enumerate(places):
-        alone = _replaced(sample, {place: _odd(_plain(sample)[place], order, cell.dtype)})
+        alone = with_numbers_at(sample, {place: _odd(plain_leaves(sample)[place], order, cell.dtype)})
         yield from _tried(cell, alone, f"another number {place}")
+
+
+def places_of_numbers(info: Any, sample: Call) -> list[int]:
+    """Return the places of the numbers that may be any number, among the leaves of the arguments behind the first."""
+    places = [place for place, leaf in enumerate(plain_leaves(sample)) if _is_number(leaf)]
+    return [place for place in places if _takes_any_number(info, sample, place)]
 
 
 def _named(sample: Call, name: str) -> Call:
@@ -136,13 +141,13 @@ def with_tuples(cell: Cell, sample: Call) -> Iterator[Call]:
     dims = sample.input.dim() - 2 if isinstance(sample.input, torch.Tensor) else 0
     if dims not in (1, 2, 3):
         return
-    for place, value in enumerate(_plain(sample)):
+    for place, value in enumerate(plain_leaves(sample)):
         if not _is_number(value) or value <= 0:
             continue
         unlike = [value * factor for factor in _APART] if type(value) is float else [value, value + 1, value + 2]
         # Of two dimensions, each may be the one whose number a kernel takes for both.
         for name, numbers in (("", unlike[:dims]), (" in reverse", unlike[dims - 1 :: -1])):
-            several = _replaced(sample, {place: tuple(numbers)})
+            several = with_numbers_at(sample, {place: tuple(numbers)})
             yield from _tried(cell, several, f"number {place} for each dimension{name}")
 
 
@@ -152,10 +157,10 @@ def _is_number(leaf: Any) -> bool:
 
 def _takes_any_number(info: Any, sample: Call, place: int) -> bool:
     """Return whether an argument is a number by its schema: a dimension or a size is an integer, and takes no float."""
-    value = _plain(sample)[place]
+    value = plain_leaves(sample)[place]
     if type(value) is float:
         return True
-    refusal = host_call(info.op, _replaced(sample, {place: value + 0.5})).error
+    refusal = host_call(info.op, with_numbers_at(sample, {place: value + 0.5})).error
     # Integer tensors take no such number, but they take others. A TypeError says most often that this is no number.
     return refusal is None or (isinstance(refusal, RuntimeError) and "floating" in str(refusal))
 
@@ -167,12 +172,13 @@ def _odd(value: float, order: int, dtype: torch.dtype) -> float:
     return (value or 1.0) * _FACTORS[order % len(_FACTORS)]
 
 
-def _plain(sample: Call) -> list[Any]:
+def plain_leaves(sample: Call) -> list[Any]:
     """Return the leaves of the arguments behind the first one."""
     return leaves([sample.args, sample.kwargs])
 
 
-def _replaced(sample: Call, values: dict[int, Any]) -> Call:
+def with_numbers_at(sample: Call, values: dict[int, Any]) -> Call:
+    """Return the call with other values in these places among the leaves behind the first argument."""
     seen = iter(range(10_000))
 
     def change(leaf: Any) -> Any:

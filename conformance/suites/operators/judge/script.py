@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from conformance.numerics.layout import storage_address
-from conformance.numerics.transfer import memory_behind
+from conformance.numerics.transfer import has_other_bytes, memory_behind
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.database import OnCopy
 from conformance.suites.operators.calls.execution import host_call
@@ -314,6 +314,9 @@ def _numbers(tensor: torch.Tensor) -> str:
         kind = parts.dtype
         made = f"torch.complex(torch.tensor([{real}], dtype={kind}), torch.tensor([{imaginary}], dtype={kind}))"
         return f"{made}{shape}"
+    if dense.dtype is torch.bool and has_other_bytes(dense):
+        data = _texts(dense.reshape(-1).view(torch.uint8))
+        return f"torch.tensor([{data}], dtype=torch.uint8).view(torch.bool){shape}"
     return f"torch.tensor([{_texts(dense.reshape(-1))}], dtype={dense.dtype}){shape}"
 
 
