@@ -114,3 +114,49 @@ def is_one(leaf: Any) -> Any:
 )
 def test_a_true_value_whose_byte_is_not_one(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     red(cell, only_plain(is_one), "true values whose bytes are not 1", monkeypatch)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def as_if_dense(leaf: Any) -> Any:
+    """Read rows whose elements lie side by side as if the rows did, too."""
+    if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.dim() < 2:
+        return leaf
+    if leaf.stride(-1) != 1 or 0 in leaf.stride() or list(leaf.stride()) != sorted(leaf.stride(), reverse=True):
+        return leaf
+    dense = torch.empty(leaf.shape, device="meta").stride()
+    return leaf.as_strided(leaf.shape, dense, leaf.storage_offset())
+
+
+@pytest.mark.parametrize("cell", ["mul[float32-inference]", "cat[float16-inference]", "mm[bfloat16-inference]"])
+def test_rows_that_are_longer_than_the_matrix(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    red(cell, only_plain(as_if_dense), "columns of longer rows|one of two rows", monkeypatch)
+
+
+def writes_beside(function: Any, sample: Call, **extra: Any) -> Any:
+    """Write behind the first row of an input that is a part of longer rows; the result is right."""
+    result = call(function, sample, **extra)
+    for tensor in sample.tensors[:1] if not extra else ():
+        if tensor.dim() > 1 and tensor.stride(-1) == 1 and tensor.stride(-2) == tensor.shape[-1] + 3:
+            tensor.as_strided((1,), (1,), tensor.storage_offset() + tensor.shape[-1]).fill_(0)
+    return result
+
+
+@pytest.mark.parametrize("name", ["isfinite", "isinf", "sum", "nn.functional.relu", "sort"])
+def test_a_call_that_writes_beside_a_view_that_it_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    red(f"{name}[float32-inference]", writes_beside, "input 0: the call wrote to memory between", monkeypatch)
+
+
+def test_a_write_into_columns_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        target = sample.input
+        in_place = re.fullmatch(r"[a-z].*_", getattr(function, "__name__", ""))
+        if not in_place or target.is_contiguous() or target.dim() < 2 or target.shape[-1] != 1:
+            return call(function, sample, **extra)
+        right = call(function, sample.with_arguments((target.clone(), sample.args, sample.kwargs)), **extra)
+        dense = target.as_strided(target.shape, torch.empty(target.shape, device="meta").stride())
+        dense.copy_(right)
+        return target
+
+    red("add[float32-inference]", execute, "size 1 in dimension .* in-place variant", monkeypatch)

@@ -45,6 +45,25 @@ def with_gaps(leaf: torch.Tensor) -> torch.Tensor:
     return _filled(wide[..., 1::2], leaf)
 
 
+def window(leaf: torch.Tensor) -> torch.Tensor:
+    """Return the first columns of longer rows: each row is dense, as those of a part of a projection are."""
+    if leaf.dim() < 2 or leaf.numel() < 2:
+        return leaf
+    wide = poisoned((*leaf.shape[:-1], leaf.shape[-1] + _OFFSET), leaf.dtype)
+    return _filled(wide[..., : leaf.shape[-1]], leaf)
+
+
+def one_of_two(leaf: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose dimensions of size 1 are each one row of two: their strides say nothing of the others'."""
+    if 1 not in leaf.shape or not leaf.numel():
+        return leaf
+    wide = poisoned([2 if size == 1 else size for size in leaf.shape], leaf.dtype)
+    first = wide[tuple(slice(0, size) for size in leaf.shape)]
+    # Of one row alone, the first one may lie as if it were the whole memory.
+    second = wide[tuple(slice(1, 2) if size == 1 else slice(None) for size in leaf.shape)]
+    return _filled(second if first.is_contiguous() else first, leaf)
+
+
 def with_offset(leaf: torch.Tensor) -> torch.Tensor:
     """Return a contiguous view that begins inside a larger vector."""
     memory = poisoned((leaf.numel() + 2 * _OFFSET,), leaf.dtype)
@@ -102,10 +121,14 @@ def _filled(view: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return view
 
 
+#: Name of the arrangement of dimensions of size 1.
+ONE_OF_TWO = "one of two rows in dimensions of size 1"
 #: Arrangements by the name that messages show, in the order of the checks.
 ARRANGEMENTS: dict[str, Change] = {
     "non-contiguous": with_gaps,
     "with a storage offset": with_offset,
+    "columns of longer rows": window,
+    ONE_OF_TWO: one_of_two,
     "transposed in memory": transposed,
     "with a lazy bit": lazily_negated,
     "transposed, with a lazy bit": adjoint,
@@ -120,7 +143,7 @@ REPETITIONS: dict[str, Change] = {
 #: Arrangements for the ``out=`` and the in-place form. These forms copy lazy bits first.
 OF_FORMS = ("non-contiguous", "with a storage offset", *REPETITIONS)
 #: Arrangements of an input that the in-place form writes: each element has a place of its own.
-OF_INPUTS = ("non-contiguous", "with a storage offset", "transposed in memory")
+OF_INPUTS = ("non-contiguous", "with a storage offset", "columns of longer rows", ONE_OF_TWO, "transposed in memory")
 
 
 def of(info: Any, sample: Call, names: Collection[str] = (), *, operands_only: bool = False) -> Iterator[Call]:

@@ -19,6 +19,8 @@ from .arrangements import transposed
 _NUMBER = 0.7
 #: Sides of a matrix that are no multiples of a tile's.
 _RAGGED = (33, 65)
+#: Images, channels, rows and columns; all differ.
+_IMAGE = (2, 3, 5, 4)
 #: Input, other arguments and keywords of a call, and what makes them for a size.
 Arguments = tuple[torch.Tensor, tuple[torch.Tensor, ...], dict[str, Any]]
 Build = Callable[[Any, torch.dtype, int], Arguments]
@@ -50,6 +52,16 @@ def ragged_matrices(info: Any, dtype: torch.dtype) -> list[Call]:
         tier = f"{' x '.join(map(str, _RAGGED))}, input {number} transposed"
         found.append(Call(1500 + number, arranged[0], tuple(arranged[1:]), named, source=tier))
     return found
+
+
+def image(info: Any, dtype: torch.dtype) -> Call | None:
+    """Return a sample of four dimensions for a unary or binary operator: the database has vectors for many of them."""
+    build = _builder(info)
+    if build is None:
+        return None
+    first, rest, named = build(info, dtype, math.prod(_IMAGE))
+    args = tuple(tensor.reshape(_IMAGE) for tensor in rest)
+    return Call(1600, first.reshape(_IMAGE), args, named, source="an image")
 
 
 def _builder(info: Any) -> Build | None:

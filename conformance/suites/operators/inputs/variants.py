@@ -26,7 +26,7 @@ from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
 from conformance.suites.operators.judge.promises import is_excused, promises_refusal, reference_refuses
 
-from . import arrangements, forms
+from . import arrangements, forms, tiers
 from .arrangements import poisoned
 from .families import Stage, source
 from .kinds import representative, unlike
@@ -67,10 +67,13 @@ def accepted_more(cell: Cell, form: Call, found: Any) -> None:
 # --- other arrangements of memory -----------------------------------------------------------------------------------
 
 
-def rearranged(cell: Cell, sample: Call) -> None:
-    """Check that inputs with the same values in other arrangements of memory give the same result."""
+def rearranged(cell: Cell, sample: Call, names: Collection[str] = ()) -> None:
+    """Check that inputs with the same values in other arrangements of memory, or in some by name, give one result.
+
+    The memory between the elements of an input, and beside them, stays what it was.
+    """
     excused = is_excused(cell.info, "test_noncontiguous_samples")
-    for strided in arrangements.of(cell.info, sample):
+    for strided in arrangements.of(cell.info, sample, names):
         device, host_attempt = cell.on(strided), host_call(cell.info.op, strided)
         device_attempt = attempt(execution.execute, cell.info, device)
         if excused or host_attempt.error is not None:
@@ -82,8 +85,19 @@ def rearranged(cell: Cell, sample: Call) -> None:
             if is_sound(cell, strided, host_attempt.value):
                 pairs = (device_attempt.value, device), (host_attempt.value, host_attempt.given)
                 cell.judge.outcome(strided, *pairs, of_forward(cell.info, strided))
+                _check_beside(cell, strided, device, host_attempt.given)
         elif device_attempt.error is None:
             accepted_more(cell, strided, device_attempt.value)
+
+
+def _check_beside(cell: Cell, strided: Call, device: Call, host: Call) -> None:
+    """Check the memory beside the inputs that are parts of a larger one."""
+    for number, (found, due, before) in enumerate(zip(device.tensors, host.tensors, strided.tensors, strict=True)):
+        if (
+            before.layout is torch.strided
+            and before.untyped_storage().nbytes() > before.numel() * before.element_size()
+        ):
+            _check_gaps(cell, strided, f"input {number}", found, due, before)
 
 
 def is_sound(cell: Cell, strided: Call, value: Any) -> bool:
@@ -122,11 +136,22 @@ def out_variants(cell: Cell, sample: Call) -> None:
         usual_of = host_call(cell.info.op, arranged)
         if usual_of.error is None and is_sound(cell, arranged, usual_of.value):
             _into(cell, arranged.named(part="inputs"), usual_of.value, forms.OUT, _alike, may_refuse=may_refuse)
-    if _has_gaps(usual.value, cell.device):
-        _into(cell, sample, usual.value, f"{forms.OUT}, outputs with gaps", _with_gaps, may_refuse=True)
+    if _can_hold(usual.value, _with_gaps, cell.device):
+        _into(cell, sample, usual.value, f"{forms.OUT}, outputs with gaps", _with_gaps, may_refuse=True, gaps=True)
     _into(cell, sample, usual.value, f"{forms.OUT} with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
         _into(cell, sample, usual.value, f"{forms.OUT} with integer outputs", _integers)
+
+
+def into_arranged(cell: Cell, sample: Call, name: str, arrange: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Check ``out=`` with outputs in another arrangement of memory, which the device may refuse."""
+
+    def build(leaf: Any) -> torch.Tensor:
+        return arrange(_alike(leaf))
+
+    usual = host_call(cell.info.op, sample)
+    if usual.error is None and _can_be_out(usual.value) and _can_hold(usual.value, build, cell.device):
+        _into(cell, sample, usual.value, f"{forms.OUT}, {name}", build, may_refuse=True, gaps=True)
 
 
 def _for_forms(
@@ -158,10 +183,10 @@ def _with_gaps(leaf: Any) -> torch.Tensor:
     return arrangements.with_gaps(_alike(leaf))
 
 
-def _has_gaps(value: Any, device: torch.device) -> bool:
-    """Return whether the device can hold outputs with gaps: one without strided memory cannot."""
+def _can_hold(value: Any, build: Build, device: torch.device) -> bool:
+    """Return whether the device can hold such outputs: one without strided memory holds none with gaps."""
     try:
-        _outputs(value, _with_gaps, device)
+        _outputs(value, build, device)
     except RuntimeError:
         return False
     return True
@@ -176,13 +201,22 @@ def _integers(leaf: Any) -> torch.Tensor:
     return poisoned(leaf.shape, dtype)
 
 
-def _into(cell: Cell, sample: Call, value: Any, form: str, build: Build, *, may_refuse: bool = False) -> None:
+def _into(
+    cell: Cell,
+    sample: Call,
+    value: Any,
+    form: str,
+    build: Build,
+    *,
+    may_refuse: bool = False,
+    gaps: bool = False,
+) -> None:
     made = sample.into(form, cell.info.op, out=_outputs(value, build, HOST))
     host, device = made.on(HOST), cell.on(made)
     host_out, device_out, before = host.extra["out"], device.extra["out"], made.extra["out"]
     addresses, strides = _addresses(device_out), _strides(device_out)
     host_attempt, device_attempt = attempt(call, cell.info, host), attempt(execution.execute, cell.info, device)
-    if not _is_reference(cell.info, build, (sample, value), host, host_attempt):
+    if not _is_reference(cell.info, _with_gaps if gaps else build, (sample, value), host, host_attempt):
         return
     if host_attempt.error is not None or build is _larger or may_refuse:
         device_attempt = settled(device_attempt)
@@ -210,7 +244,7 @@ def _into(cell: Cell, sample: Call, value: Any, form: str, build: Build, *, may_
         _check_gaps(cell, made, "out", leaf, host_leaf, old)
     if host_attempt.resized and not device_attempt.resized:
         cell.check.metric("resize_warning", "missing")  # a note: the values are right
-    if build in (_alike, _with_gaps):
+    if gaps or build is _alike:
         cell.judge.claim(made, _addresses(device_out) == addresses, "the outputs' memory was replaced")
         cell.judge.claim(made, _strides(device_out) == strides, "the outputs' strides were changed")
 
@@ -285,8 +319,9 @@ def _check_gaps(
     whole = transfer.memory_behind(before)
     # Most tensors fill their memory; then there is nothing to look for.
     gaps = None if before.is_contiguous() and before.numel() == whole.numel() else _gaps_of(before, whole)
+    on_host = transfer.memory_behind(host)
     # The CPU itself writes to the gaps of an output in few operators, such as avg_pool3d.
-    if gaps is not None and not same_bits(transfer.memory_behind(host)[gaps], whole[gaps]):
+    if gaps is not None and (on_host.shape != whole.shape or not same_bits(on_host[gaps], whole[gaps])):
         return
     try:
         found = transfer.memory_behind(written)
@@ -346,15 +381,22 @@ def in_place(cell: Cell, sample: Call) -> None:
 
 def in_place_rearranged(cell: Cell, sample: Call) -> None:
     """Check the in-place variant with its operands, and with its own input, in other arrangements of memory."""
+    in_place_of(cell, sample, arrangements.OF_INPUTS)
     if cell.info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
         return
-    for arranged in _for_forms(cell.info, sample, arrangements.OF_INPUTS):
-        given = arranged.named(part="inputs").into(forms.IN_PLACE, cell.info.inplace_variant)
-        if attempt(call, cell.info, given.on(HOST)).error is None:
-            _in_place(cell, given, may_refuse=True)
     may_refuse = is_excused(cell.info, "test_noncontiguous_samples")
     for arranged in _for_forms(cell.info, sample, operands_only=True):
         _in_place(cell, arranged, may_refuse=may_refuse)
+
+
+def in_place_of(cell: Cell, sample: Call, names: Collection[str]) -> None:
+    """Check the in-place variant with its inputs in these arrangements of memory."""
+    if cell.info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
+        return
+    for arranged in _for_forms(cell.info, sample, names):
+        given = arranged.named(part="inputs").into(forms.IN_PLACE, cell.info.inplace_variant)
+        if attempt(call, cell.info, given.on(HOST)).error is None:
+            _in_place(cell, given, may_refuse=True)
 
 
 def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
@@ -425,6 +467,11 @@ def _choose(cell: Cell) -> Iterator[Call]:
     Those may reach other kernels.
     """
     first = representative(cell.fixed)
+    if not (isinstance(first.input, torch.Tensor) and first.input.dim() > 1):
+        # A vector has no rows that may lie apart, and no channels that may be last.
+        image = tiers.image(cell.info, cell.dtype)
+        made = host_call(cell.info.op, image) if image is not None else None
+        first = image if image is not None and made.error is None and not made.draws else first
     yield first
     if not cell.is_first_dtype:
         return
