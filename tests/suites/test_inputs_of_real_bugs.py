@@ -12,7 +12,9 @@ import torch
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
-from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.calls.database import database
+from conformance.suites.operators.calls.execution import attempt, call
+from conformance.suites.operators.inputs import model_sizes
 
 from .test_operators_detect import run
 
@@ -160,3 +162,119 @@ def test_a_write_into_columns_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return target
 
     red("add[float32-inference]", execute, "size 1 in dimension .* in-place variant", monkeypatch)
+
+
+# --- sizes that models have -------------------------------------------------------------------------------------------
+
+
+def where(condition: Callable[[Call, torch.Tensor], bool], change: Callable[[torch.Tensor], Any]) -> Device:
+    """Return a device that changes a result in place where the condition on the call and the result holds."""
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        if isinstance(result, torch.Tensor) and condition(sample, result):
+            with torch.no_grad():
+                change(result)
+        return result
+
+    return execute
+
+
+def in_16_bits(_: Call, result: torch.Tensor) -> bool:
+    """Return whether a result may be a long sum of numbers of one sign in 16 bits."""
+    kind = result.dtype in (torch.float16, torch.bfloat16) and result.numel() > 0
+    return kind and bool(result.isfinite().all() & (result >= 1).all())
+
+
+def behind_a_launch(_: Call, result: torch.Tensor) -> bool:
+    return result.dim() > 0 and result.shape[0] > 65535
+
+
+def lost_behind(result: torch.Tensor) -> None:
+    result[65535:] = 0
+
+
+def stays(result: torch.Tensor) -> None:
+    result.clamp_(max=2048 if result.dtype is torch.float16 else 256)
+
+
+def many_indices(sample: Call, _: torch.Tensor) -> bool:
+    return len(sample.args) > 1 and sample.args[1].numel() > 1024
+
+
+def a_vocabulary(sample: Call, _: torch.Tensor) -> bool:
+    return sample.input.shape[0] > 32000
+
+
+def a_head_of_80(sample: Call, _: torch.Tensor) -> bool:
+    return sample.input.shape[-1] % 64 not in (0, *range(1, 32))
+
+
+@pytest.mark.parametrize(
+    ("cell", "device"),
+    [
+        ("bmm[float16-inference]", where(behind_a_launch, lost_behind)),
+        ("baddbmm[bfloat16-inference]", where(behind_a_launch, lost_behind)),
+        ("mm[int32-inference]", where(behind_a_launch, lost_behind)),
+        ("softmax[float16-inference]", where(behind_a_launch, lost_behind)),
+        ("nn.functional.conv2d[bfloat16-inference]", where(behind_a_launch, lost_behind)),
+        ("nn.functional.max_pool2d[float16-inference]", where(behind_a_launch, lost_behind)),
+        ("nn.functional.layer_norm[bfloat16-inference]", where(behind_a_launch, lost_behind)),
+        ("cumsum[bfloat16-inference]", where(in_16_bits, stays)),
+        ("cumsum[float16-inference]", where(in_16_bits, stays)),
+        ("sum[float16-inference]", where(in_16_bits, stays)),
+        ("mm[bfloat16-inference]", where(in_16_bits, stays)),
+        ("nn.functional.linear[float16-inference]", where(in_16_bits, stays)),
+        ("nn.functional.conv1d[float16-inference]", where(in_16_bits, stays)),
+        ("nn.functional.scaled_dot_product_attention[bfloat16-inference]", where(a_head_of_80, torch.Tensor.zero_)),
+        ("nn.functional.embedding[float16-inference]", where(a_vocabulary, torch.Tensor.zero_)),
+        ("index_add[float32-inference]", where(many_indices, lambda r: r.clamp_(max=1024))),
+        ("scatter_add[int64-inference]", where(many_indices, lambda r: r.clamp_(max=1024))),
+        ("add[bfloat16-inference]", where(lambda _, r: r.dim() == 4 and r.shape[1] == 80, lambda r: r[:, 64:].zero_())),
+    ],
+)
+def test_a_size_that_models_have(cell: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    red(cell, device, "sizes of models", monkeypatch)
+
+
+def test_the_host_computes_every_size() -> None:
+    """A size that the host refuses would be compared with nothing."""
+    refused = []
+    for info in database().values():
+        for dtype in set(model_sizes._DTYPES) & set(info.dtypes) if info.full_name in model_sizes._MAKERS else ():
+            for order, size in enumerate(model_sizes._MAKERS[info.full_name](dtype)):
+                made = attempt(call, info, Call(0, size.input, size.args, dict(size.kwargs)))
+                refused += [f"{info.full_name}, {dtype}, {order}: {made.error}"] if made.error else []
+
+    assert set(model_sizes._MAKERS) <= {info.full_name for info in database().values()}
+    assert refused == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_weight_gradient_of_a_large_image(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = list(execution.host_gradients(outputs, inputs, cotangents))
+        if outputs[0].numel() > 1 << 16:
+            pairs = zip(found, inputs, strict=True)
+            found = [grad * 0.9 if given.shape[2:] == (1, 1) else grad for grad, given in pairs]
+        return found
+
+    cell = f"operators.nn.functional.conv2d[{dtype}-training]"
+    run(cell)
+    monkeypatch.setattr(execution, "gradients", gradients)
+
+    with pytest.raises(AssertionError, match=r"sizes of models.*gradient of input 1"):
+        run(cell)
+
+
+def loses_the_end(function: Any, sample: Call, **extra: Any) -> Any:
+    """Leave out what is behind the first 2^16 elements."""
+    result = call(function, sample, **extra)
+    if isinstance(result, torch.Tensor) and result.numel() > 1 << 16 and result.is_contiguous():
+        result.view(-1)[1 << 16 :] = 0
+    return result
+
+
+@pytest.mark.parametrize("cell", ["mul[float16]", "bitwise_or[int32]", "cat[bfloat16]", "logical_not[uint8]"])
+def test_each_dtype_has_a_sample_of_many_blocks(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    red(f"{cell[:-1]}-inference]", loses_the_end, "many blocks|sizes of models", monkeypatch)

@@ -55,6 +55,7 @@ class LargeWork:
     """Samples with more elements than one block or launch works on."""
 
     elements: int
+    blocks: int  # in the dtypes that have no sample of so many elements
     counted: int  # of the deep tier, in float32: a counter in float32 stays at 2^24
     iterative: int  # factorisations and solvers, whose time grows faster than their elements
     squares: int  # operators in training whose derivative has a row and a column for each row of the sample

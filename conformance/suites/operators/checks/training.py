@@ -19,7 +19,7 @@ from conformance.suites.operators.calls.database import OnCopy
 from conformance.suites.operators.calls.execution import call, host_gradients, perform, processed
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
-from conformance.suites.operators.inputs import forms, indices, large, lengths, settings, special_inputs
+from conformance.suites.operators.inputs import forms, indices, large, lengths, model_sizes, settings, special_inputs
 from conformance.suites.operators.inputs.arrangements import dense, is_dense
 from conformance.suites.operators.inputs.families import Stage, check, source
 from conformance.suites.operators.inputs.kinds import representative, unlike
@@ -140,6 +140,12 @@ def longer(cell: Cell) -> Iterator[Call]:
     yield from lengths.samples(cell.info, cell.dtype, requires_grad=True)
     if not facts(cell.info.name).untrained:
         yield from large.grown(cell.info, cell.fixed, cell.dtype, cell.work.large, trained=True)
+
+
+@source(Mode.TRAINING, check_own, stage=Stage.LARGE)
+def sizes_of_models(cell: Cell) -> Iterator[Call]:
+    """Yield calls of sizes that models have."""
+    yield from model_sizes.calls(cell, trained=True)
 
 
 def _images_with_tuples(cell: Cell) -> list[Call]:

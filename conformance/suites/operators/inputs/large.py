@@ -24,13 +24,17 @@ from conformance.suites.operators.calls.factors import with_positive_diagonal
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.work import LargeWork
 
+from . import tiers
+
 #: Numbers from 3000 on are no numbers of the database's samples, nor of the tiers.
 _NUMBER = 3000
 #: Dtypes that have large samples of as many elements as the table says.
-_DTYPES = (torch.float32, torch.int64)
+LARGE = (torch.float32, torch.int64)
 #: Numbers of samples with many batches or channels, behind those of all other large samples.
 _BATCHED = 3500
 
+#: Number of the sample of a dtype without other large ones.
+_OF_EACH_DTYPE = 3600
 #: Numbers of samples of equal elements, and the element in whose place NaN stands.
 _WITH_TIES, _IS_NAN = 3700, 7
 #: Elements of a sample with many batches, in large samples.
@@ -76,7 +80,7 @@ def grown(
     ``trained`` and a derivative needs the square of their memory. The list is empty if no sample of the operator can
     grow.
     """
-    if elements is None and dtype not in _DTYPES:
+    if elements is None and dtype not in LARGE:
         return []
     most = amount.iterative if op_class(info) is OpClass.ITERATIVE else amount.elements
     inner_rows = _INNER
@@ -98,6 +102,21 @@ def grown(
     if inner is not None:
         found.append(replace(extended(info, inner.sample, inner.growth, inner_rows), number=_NUMBER + len(found)))
     return found
+
+
+def of_each_dtype(info: Any, samples: list[Call], dtype: torch.dtype, amount: LargeWork) -> Iterator[Call]:
+    """Yield a sample of many blocks in a dtype that has none of many launches: each dtype has a kernel of its own."""
+    if op_class(info) is OpClass.ITERATIVE or facts(info.name).distinct:
+        return
+    if getattr(info, "promotes_int_to_float", False) and not (dtype.is_floating_point or dtype.is_complex):
+        return  # it computes in float32
+    if vectors := tiers.edge_sizes(info, dtype, (amount.blocks,)):
+        yield replace(vectors[0], number=_OF_EACH_DTYPE, source="many blocks")
+        return
+    plan = next(_plans(info, samples, amount.tried), None)
+    if plan is not None:
+        longer = extended(info, plan.sample, plan.growth, plan.length(amount.blocks))
+        yield replace(longer, number=_OF_EACH_DTYPE, source="many blocks")
 
 
 def _of_inner_reduction(info: Any, samples: list[Call], most: int) -> Plan | None:

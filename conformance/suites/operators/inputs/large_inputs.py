@@ -17,11 +17,23 @@ from .families import Stage, source
 from .variants import check_forms
 
 
+#: Dtypes of models that have a sample of many blocks; the others have theirs in the deep tier.
+_OF_MODELS = (torch.bfloat16, torch.float16, torch.int32, torch.uint8, torch.bool)
+
+
 @source(Mode.INFERENCE, check_forms, stage=Stage.FORMS)
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)
 def grown(cell: Cell) -> list[Call]:
     """Return the large samples: their forms are other kernels, too."""
     return cell.kept("grown", lambda: large.grown(cell.info, cell.samples, cell.dtype, cell.work.large))
+
+
+@source(Mode.INFERENCE, check_call, stage=Stage.LARGE)
+def of_each_dtype(cell: Cell) -> Iterator[Call]:
+    """Yield a sample of many blocks in the dtypes that have no larger one."""
+    if cell.dtype in large.LARGE or not (cell.deep or cell.dtype in _OF_MODELS):
+        return
+    yield from large.of_each_dtype(cell.info, cell.fixed, cell.dtype, cell.work.large)
 
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)

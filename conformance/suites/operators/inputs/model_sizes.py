@@ -1,0 +1,411 @@
+"""Sizes that models have, by family of kernels: batches, rows, channels, heads, vocabularies, lengths of sums.
+
+The database's samples have sizes of 5, and a large one grows along one dimension. Limits of a kernel lie elsewhere: a
+launch has at most 65,535 blocks in y, a head of 80 numbers is no power of two, and a sum in 16 bits stays where it is
+from 2,048 ones on. The values are small whole numbers, so that sums and products are exact in every order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.judge.cells import Cell
+
+from .comparing import check_call
+from .families import Stage, source
+
+#: Numbers from 9700 on are no numbers of other samples with this source.
+_NUMBER = 9750
+#: One more than a launch has in y and z, and a prime.
+_ROWS: Final = 65537
+#: Terms of a sum: a sum of ones in 16 bits stays at 2,048, or at 256. A prime beyond a tile's multiple.
+_TERMS: Final = 4099
+#: Words of a vocabulary, and a number of channels that is no power of two.
+_WORDS, _CHANNELS = 32003, 80
+#: Numbers per head.
+_HEADS = (64, 80, 96, 128, 160, 256)
+#: Equal indices.
+_EQUAL = 5003
+#: Dtypes that have one kernel each.
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (*_FLOATS, torch.int64, torch.int32)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Input, other arguments and keywords of a call of these sizes; ``trained`` says that its backward is taken."""
+
+    input: Any
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    trained: bool = True
+
+
+#: What makes the sizes of an operator for a dtype.
+Make = Callable[[torch.dtype], Iterator[Size]]
+_MAKERS: Final[dict[str, Make]] = {}
+
+
+def sizes_of(*operators: str) -> Callable[[Make], Make]:
+    """Register the maker of the sizes of some operators, by their full names in PyTorch's database."""
+
+    def register(make: Make) -> Make:
+        for operator in operators:
+            _MAKERS[operator] = make
+        return make
+
+    return register
+
+
+@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=_DTYPES)
+def model_sizes(cell: Cell) -> Iterator[Call]:
+    """Yield calls of such sizes."""
+    yield from calls(cell, trained=False)
+
+
+def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
+    """Yield the calls of an operator in the dtype of a cell, with gradients or without."""
+    make = _MAKERS.get(cell.info.full_name)
+    if make is None or (trained and cell.dtype not in _FLOATS):
+        return
+    for order, size in enumerate(make(cell.dtype)):
+        if trained and not size.trained:
+            continue
+        found = Call(_NUMBER + order, size.input, size.args, dict(size.kwargs), source="sizes of models")
+        for tensor in found.tensors if trained else ():
+            tensor.requires_grad_(tensor.is_floating_point())
+        yield found
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def whole(*shape: int, dtype: torch.dtype, most: int = 2) -> torch.Tensor:
+    """Return the integers from ``-most`` to ``most`` in turn; no dimension divides the turn of seven and more."""
+    count, turn = math.prod(shape), 2 * most + 1
+    return ((torch.arange(count) * 3 + torch.arange(count) // 7) % turn - most).to(dtype).view(shape)
+
+
+def positive(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return ones and twos: a sum that stays where it is in 16 bits is far from theirs."""
+    return (torch.arange(math.prod(shape)) % 5 % 2 + 1).to(dtype).view(shape)
+
+
+def places(count: int, below: int) -> torch.Tensor:
+    """Return indices in an order without a pattern, the last one among them."""
+    return below - 1 - torch.arange(count) * 7919 % below
+
+
+def _named(**kwargs: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(kwargs.items())
+
+
+# --- products of matrices ---------------------------------------------------------------------------------------------
+
+
+def _products() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    yield (_ROWS, 2), (2, 3)
+    yield (3, 2), (2, _ROWS)
+    yield (2, _TERMS), (_TERMS, 3)
+    yield (129, _CHANNELS), (_CHANNELS, 96)
+
+
+def _values(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return values for a factor: of one sign, where the sum is long."""
+    return positive(*shape, dtype=dtype) if _TERMS in shape else whole(*shape, dtype=dtype)
+
+
+@sizes_of("mm", "matmul")
+def _mm(dtype: torch.dtype) -> Iterator[Size]:
+    for left, right in _products():
+        yield Size(_values(left, dtype), (_values(right, dtype),))
+
+
+@sizes_of("addmm")
+def _addmm(dtype: torch.dtype) -> Iterator[Size]:
+    for left, right in _products():
+        yield Size(whole(right[1], dtype=dtype), (_values(left, dtype), _values(right, dtype)))
+
+
+@sizes_of("nn.functional.linear")
+def _linear(dtype: torch.dtype) -> Iterator[Size]:
+    for left, right in _products():
+        bias = whole(right[1], dtype=dtype)
+        yield Size(_values(left, dtype), (_values(right[::-1], dtype), bias))
+    yield Size(whole(2, 3, 8, dtype=dtype), (whole(_WORDS, 8, dtype=dtype), whole(_WORDS, dtype=dtype)))
+
+
+def _batches() -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
+    yield (_ROWS, 1, 2), (_ROWS, 2, 1)
+    yield (2, 1, _TERMS), (2, _TERMS, 3)
+    yield (5, 77, _CHANNELS), (5, _CHANNELS, 77)
+    yield (2, _ROWS, 2), (2, 2, 1)
+
+
+@sizes_of("bmm")
+def _bmm(dtype: torch.dtype) -> Iterator[Size]:
+    for left, right in _batches():
+        yield Size(_values(left, dtype), (_values(right, dtype),))
+
+
+@sizes_of("baddbmm")
+def _baddbmm(dtype: torch.dtype) -> Iterator[Size]:
+    for left, right in _batches():
+        added = whole(left[0], left[1], right[2], dtype=dtype)
+        yield Size(added, (_values(left, dtype), _values(right, dtype)))
+
+
+@sizes_of("mv")
+def _mv(dtype: torch.dtype) -> Iterator[Size]:
+    yield Size(whole(_ROWS, 3, dtype=dtype), (whole(3, dtype=dtype),))
+    yield Size(positive(3, _TERMS, dtype=dtype), (positive(_TERMS, dtype=dtype),))
+
+
+@sizes_of("dot", "vdot", "inner")
+def _dot(dtype: torch.dtype) -> Iterator[Size]:
+    yield Size(positive(_TERMS, dtype=dtype), (positive(_TERMS, dtype=dtype),))
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------
+
+
+def _convolutions(dims: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """Yield shapes of images and weights, with groups."""
+    ones, planes = (1,) * dims, {1: (_ROWS,), 2: (223, 181), 3: (17, 33, 33)}[dims]
+    yield (8 if dims == 2 else 2, 3, *planes), (4, 3, *ones), 1
+    yield (1, 2, *planes), (3, 2, *(3,) * dims), 1
+    yield (_ROWS, 1, *ones), (2, 1, *ones), 1
+    yield (2, _CHANNELS, *(7,) * dims), (_CHANNELS, 1, *(3,) * dims), _CHANNELS
+    yield (1, _TERMS, *ones), (2, _TERMS, *ones), 1
+
+
+def _convolution(dims: int) -> Make:
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        if not dtype.is_floating_point:
+            return
+        for image, weight, groups in _convolutions(dims):
+            bias = whole(weight[0], dtype=dtype)
+            given = (_values(weight, dtype), bias)
+            yield Size(_values(image, dtype), given, _named(groups=groups))
+
+    return make
+
+
+for _dims in (1, 2, 3):
+    sizes_of(f"nn.functional.conv{_dims}d")(_convolution(_dims))
+
+
+# --- rows: norms, softmax, losses -------------------------------------------------------------------------------------
+
+
+def _rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    yield whole(_ROWS, 3, dtype=dtype)
+    yield whole(2, _WORDS, dtype=dtype)
+    yield whole(129, _CHANNELS, dtype=dtype)
+
+
+@sizes_of("softmax", "log_softmax", "logsumexp")
+def _softmax(dtype: torch.dtype) -> Iterator[Size]:
+    if dtype.is_floating_point:
+        for rows in _rows(dtype):
+            yield Size(rows, (-1,))
+        yield Size(whole(2, _CHANNELS, 33, 3, dtype=dtype), (1,))
+
+
+@sizes_of("nn.functional.layer_norm", "nn.functional.rms_norm")
+def _row_norm(dtype: torch.dtype) -> Iterator[Size]:
+    for rows in _rows(dtype):
+        yield Size(rows, ((rows.shape[-1],), positive(rows.shape[-1], dtype=dtype)))
+
+
+@sizes_of("nn.functional.group_norm")
+def _group_norm(dtype: torch.dtype) -> Iterator[Size]:
+    yield Size(whole(_ROWS, 2, 3, dtype=dtype), (2,), _named(weight=positive(2, dtype=dtype)))
+    yield Size(whole(2, 96, 33, 5, dtype=dtype), (8,), _named(weight=positive(96, dtype=dtype)))
+
+
+@sizes_of("nn.functional.batch_norm")
+def _batch_norm(dtype: torch.dtype) -> Iterator[Size]:
+    for shape in ((_ROWS, 3), (2, _ROWS), (2, _CHANNELS, 33, 5)):
+        none = torch.zeros(shape[1], dtype=dtype), torch.ones(shape[1], dtype=dtype)
+        yield Size(whole(*shape, dtype=dtype), none, _named(training=True), trained=False)
+
+
+@sizes_of("nn.functional.cross_entropy")
+def _cross_entropy(dtype: torch.dtype) -> Iterator[Size]:
+    for rows in _rows(dtype):
+        yield Size(rows, (places(rows.shape[0], rows.shape[1]),), _named(reduction="none"))
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+@sizes_of("nn.functional.scaled_dot_product_attention")
+def _attention(dtype: torch.dtype) -> Iterator[Size]:
+    def given(*shape: int) -> torch.Tensor:
+        return whole(*shape, dtype=dtype) / 4
+
+    for head in _HEADS:
+        query, key, value = given(1, 2, 33, head), given(1, 2, 33, head), given(1, 2, 33, head)
+        yield Size(query, (key, value), _named(is_causal=True))
+    yield Size(given(1, 1, 5, 64), (given(1, 1, 1025, 64), given(1, 1, 1025, 64)))
+    yield Size(given(_ROWS, 1, 1, 8), (given(_ROWS, 1, 2, 8), given(_ROWS, 1, 2, 8)), trained=False)
+    seen = torch.ones(77, 77, dtype=torch.bool).tril()
+    yield Size(given(1, 3, 77, 80), (given(1, 3, 77, 80), given(1, 3, 77, 80)), _named(attn_mask=seen))
+
+
+# --- reductions and scans ---------------------------------------------------------------------------------------------
+
+
+def _lines(dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, int]]:
+    """Yield tensors of one sign, and the dimension along which they are added up."""
+    yield positive(_TERMS, dtype=dtype), 0
+    yield positive(3, _TERMS, dtype=dtype), 1
+    yield positive(_TERMS, 3, dtype=dtype), 0
+    yield positive(_ROWS, 3, dtype=dtype), 1
+    yield positive(2, 3, _ROWS, dtype=dtype), 1
+
+
+@sizes_of("sum", "nansum", "mean", "amax", "amin", "any", "all", "count_nonzero", "cumsum", "cummax", "cummin",
+          "logcumsumexp", "argmax", "argmin")  # fmt: skip
+def _reduced(dtype: torch.dtype) -> Iterator[Size]:
+    for given, dim in _lines(dtype):
+        yield Size(given, (dim,))
+
+
+@sizes_of("linalg.vector_norm")
+def _norm(dtype: torch.dtype) -> Iterator[Size]:
+    for given, dim in _lines(dtype):
+        yield Size(given, (1, dim))
+
+
+@sizes_of("cumprod", "prod")
+def _multiplied(dtype: torch.dtype) -> Iterator[Size]:
+    for given, dim in _lines(dtype):
+        yield Size(3 - 2 * given, (dim,))
+
+
+# --- places: embeddings, gathers, writes ------------------------------------------------------------------------------
+
+
+@sizes_of("nn.functional.embedding")
+def _embedding(dtype: torch.dtype) -> Iterator[Size]:
+    # The database's function takes the weight first.
+    yield Size(whole(_WORDS, 4, dtype=dtype), (places(77, _WORDS),))
+    yield Size(whole(5, 3, dtype=dtype), (places(_ROWS, 5),), trained=dtype is torch.float32)
+    yield Size(whole(3, _TERMS, dtype=dtype), (places(5, 3),))
+
+
+@sizes_of("index_select")
+def _index_select(dtype: torch.dtype) -> Iterator[Size]:
+    yield Size(whole(_ROWS, 3, dtype=dtype), (0, places(_ROWS, _ROWS)))
+    yield Size(whole(3, _ROWS, dtype=dtype), (1, places(77, _ROWS)))
+
+
+@sizes_of("gather")
+def _gather(dtype: torch.dtype) -> Iterator[Size]:
+    for dim, rows in ((0, whole(_ROWS, 3, dtype=dtype)), (1, whole(3, _ROWS, dtype=dtype))):
+        yield Size(rows, (dim, places(rows.numel(), _ROWS).view(rows.shape)), trained=False)
+
+
+@sizes_of("index_add")
+def _index_add(dtype: torch.dtype) -> Iterator[Size]:
+    if dtype.itemsize > 2:  # in 16 bits, PyTorch's CPU adds up in 16 bits
+        yield Size(whole(3, 2, dtype=dtype), (0, places(_EQUAL, 1) + 1, positive(_EQUAL, 2, dtype=dtype)))
+    yield Size(whole(_ROWS, 2, dtype=dtype), (0, places(_ROWS, _ROWS), whole(_ROWS, 2, dtype=dtype)))
+
+
+@sizes_of("scatter_add")
+def _scatter_add(dtype: torch.dtype) -> Iterator[Size]:
+    if dtype.itemsize > 2:
+        index = (places(_EQUAL, 1) + 1).view(-1, 1).expand(-1, 2).contiguous()
+        yield Size(whole(3, 2, dtype=dtype), (0, index, positive(_EQUAL, 2, dtype=dtype)))
+    index = places(_ROWS, _ROWS).view(-1, 1).expand(-1, 2).contiguous()
+    yield Size(whole(_ROWS, 2, dtype=dtype), (0, index, whole(_ROWS, 2, dtype=dtype)))
+
+
+@sizes_of("index_put")
+def _index_put(dtype: torch.dtype) -> Iterator[Size]:
+    if dtype.itemsize > 2:
+        yield Size(whole(3, dtype=dtype), ((places(_EQUAL, 1) + 1,), positive(_EQUAL, dtype=dtype), True))
+    yield Size(whole(_ROWS, 2, dtype=dtype), ((places(_ROWS, _ROWS),), whole(_ROWS, 2, dtype=dtype)))
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+@sizes_of("nn.functional.max_pool2d", "nn.functional.avg_pool2d")
+def _pool(dtype: torch.dtype) -> Iterator[Size]:
+    for shape, last in (((2, 3, 257, 129), True), ((_ROWS, 1, 2, 2), False), ((1, _CHANNELS, 33, 5), True)):
+        image = whole(*shape, dtype=dtype)
+        yield Size(image.to(memory_format=torch.channels_last) if last else image, (2,))
+
+
+@sizes_of("nn.functional.adaptive_avg_pool2d")
+def _adaptive(dtype: torch.dtype) -> Iterator[Size]:
+    for shape in ((1, 3, 129, 257), (_ROWS, 1, 2, 2), (1, _CHANNELS, 33, 5)):
+        yield Size(whole(*shape, dtype=dtype), (1,))
+
+
+def _interpolation(mode: str) -> Make:
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        for shape in ((1, 3, 33, 65), (_ROWS, 1, 1, 2)):
+            size, corners = tuple(2 * side - 1 for side in shape[2:]), None if mode == "nearest" else False
+            yield Size(whole(*shape, dtype=dtype), (size, None, mode, corners))
+
+    return make
+
+
+for _mode in ("nearest", "bilinear"):
+    sizes_of(f"nn.functional.interpolate.{_mode}")(_interpolation(_mode))
+
+
+# --- lists, orders, single elements -----------------------------------------------------------------------------------
+
+
+@sizes_of("cat", "stack", "hstack", "vstack")
+def _cat(dtype: torch.dtype) -> Iterator[Size]:
+    yield Size([whole(3, 2, dtype=dtype) + number % 7 for number in range(257)])
+    yield Size([whole(_ROWS, 1, dtype=dtype), positive(_ROWS, 1, dtype=dtype)])
+
+
+@sizes_of("sort", "argsort", "msort")
+def _sort(dtype: torch.dtype) -> Iterator[Size]:
+    for shape in ((_ROWS, 3), (2, _WORDS), (_TERMS,)):
+        yield Size(_all_unlike(shape, dtype), trained=False)
+
+
+@sizes_of("topk")
+def _topk(dtype: torch.dtype) -> Iterator[Size]:
+    for shape, most in (((_ROWS, 3), 2), ((2, _WORDS), 50), ((_TERMS,), 2049)):
+        yield Size(_all_unlike(shape, dtype), (most,), trained=False)
+
+
+def _all_unlike(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers without an order, which all differ where the dtype has so many."""
+    count = math.prod(shape)
+    return (torch.arange(count) * 7919 % count).to(dtype).view(shape)
+
+
+def _channels_last(dtype: torch.dtype) -> torch.Tensor:
+    return positive(2, _CHANNELS, 37, 5, dtype=dtype).to(memory_format=torch.channels_last)
+
+
+@sizes_of("add", "mul", "sub", "div.no_rounding_mode", "maximum", "eq", "pow")
+def _pairs(dtype: torch.dtype) -> Iterator[Size]:
+    yield Size(_channels_last(dtype), (positive(_CHANNELS, 1, 1, dtype=dtype),))
+    yield Size(positive(_ROWS, 1, dtype=dtype), (positive(1, 3, dtype=dtype),))
+
+
+@sizes_of("where")
+def _where(dtype: torch.dtype) -> Iterator[Size]:
+    # The database's function takes the condition second.
+    seen = positive(_CHANNELS, 1, 1, dtype=torch.int64) > 1
+    yield Size(_channels_last(dtype), (seen, torch.zeros((), dtype=dtype)))
