@@ -24,7 +24,7 @@ _NO_COUNTERS = "PyTorch's CPU allocator keeps no counters; the numbers are the r
 _NO_GRAPH = "PyTorch captures no graphs on the CPU"
 _ONE_DEVICE = "PyTorch presents all processors of a host as one device"
 _HOST = "torch.accelerator is the device beside the host, and never the host"
-#: A bug is no missing capability: the claim stands, and waivers/cpu.toml names the cases that fail.
+#: A bug is no missing capability: the claim stands, and accelerators/waivers/cpu.toml names the cases that fail.
 _GAPS_LOST = "except tensors with gaps or in another order, which gloo takes for contiguous ones: pytorch #192920"
 _NO_PINNING = "no device copies from host memory here, so page-locking has no purpose"
 

@@ -29,7 +29,7 @@ from conformance.reports.waivers.file import read_waivers
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = ROOT / "docs" / "recipes" / "conformance.sh"
 #: Agreed waivers of accelerators that have known failures, one file for each.
-WAIVERS: Final = ROOT / "waivers"
+WAIVERS: Final = ROOT / "accelerators" / "waivers"
 PUBLISHED: Final = ROOT / "reports" / "published"
 
 

@@ -19,7 +19,7 @@ from tests.rows import every_row
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 
 HOST = torch.device("cpu")
-WAIVERS = Path(__file__).parents[2] / "waivers" / "cpu.toml"
+WAIVERS = Path(__file__).parents[2] / "accelerators" / "waivers" / "cpu.toml"
 #: Calls that show a wrong layout with one rank. The others are the identity there; gloo itself shows four of them.
 _OTHERS = test_layouts.CHANGING | test_layouts.MESSAGES | {"all_gather_object"}
 ALONE = tuple(call for call in test_layouts.CALLS if call not in _OTHERS)
