@@ -98,7 +98,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of the whole memory behind a tensor, on the host."""
     plain = tensor.conj() if tensor.is_conj() else tensor
     plain = torch._neg_view(plain) if plain.is_neg() else plain
-    if not plain.untyped_storage().nbytes():
+    if plain.is_meta or not plain.untyped_storage().nbytes():
         return torch.empty(0, dtype=torch.uint8)
     return memory_behind(plain).to("cpu", copy=True).view(torch.uint8)
 

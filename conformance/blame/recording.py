@@ -165,7 +165,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         step.results = [memories.place(output, new=True) for output in outputs]
         if not outputs:
             step.number_result = result
-        if is_drawn(step):
+        if is_drawn(step) and self._type != "meta":
             step.constants = [output.detach().to("cpu", copy=True) for output in outputs]
         return result
 
