@@ -30,7 +30,7 @@ _ROWS, _ELEMENTS = 48, 4096
 #: Elements of a result from which on only a sample is judged.
 _WHOLE = 1 << 16
 #: Arguments that hold positions, and the argument and the dimension that they count in ("dim" is an argument).
-_POSITIONS: Final = {
+_POSITIONS: Final[dict[str, dict[str, tuple[str, Any]]]] = {
     "embedding": {"indices": ("weight", 0)},
     "embedding_dense_backward": {"indices": ("num_weights", None)},
     "index_select": {"index": ("self", "dim")},
@@ -96,7 +96,8 @@ def unique(steps: Iterable[Step]) -> list[Spec]:
         except TypeError:
             continue  # an argument such as a generator
         counts[text] = counts.get(text, 0) + 1
-    return [Spec(*json.loads(text), count) for text, count in counts.items()]
+    found = ((json.loads(text), count) for text, count in counts.items())
+    return [Spec(name, args, kwargs, count) for (name, args, kwargs), count in found]
 
 
 def _written(leaf: Any) -> Any:
