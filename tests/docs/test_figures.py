@@ -63,10 +63,10 @@ def test_no_count_stands_outside_the_generated_parts(page: Path) -> None:
     assert COUNT.findall(typed) + CAPABILITIES.findall(typed) == [], f"leave the number out, or generate it; {RENEW}"
 
 
-def test_the_documentation_is_thirteen_pages_at_most() -> None:
+def test_the_documentation_is_fourteen_pages_at_most() -> None:
     sizes = [len(page.read_bytes()) for page in DOCS.glob("*.md")]
 
-    assert len(sizes) <= 13
+    assert len(sizes) <= 14
     assert sum(sizes) <= 170_000, "a fact stands once; what only developers need stands beside its code"
 
 
