@@ -201,6 +201,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--timeout {arguments.timeout:g} is no time. Give seconds above 0.")
     running.check_checkout(arguments.checkout)
     files = running.find_files(arguments.checkout, arguments.files)
+    _require_new_files(arguments.into, files)
     with tempfile.TemporaryDirectory(prefix="conformance-upstream-") as folder:
         setting = _setting(arguments, Path(folder))
         runs = []
@@ -218,6 +219,18 @@ def _run(arguments: argparse.Namespace) -> int:
             )
     wrong = any(run.broken or run.hidden != run.predicted for run in runs)
     return 1 if wrong or found["not hidden and fail"] else 0
+
+
+def _require_new_files(into: Path | None, files: Sequence[Path]) -> None:
+    """Raise UsageError before anything runs if the report has results of one of the files."""
+    from conformance.reports.loading import load
+    from conformance.upstream.running import area_of
+
+    known = {case.area for case in load(into).cases} if into else set()
+    if twice := [file.name for file in files if area_of(file.name) in known]:
+        raise UsageError(
+            f"{into} has results of {twice[0]} already. Name a report without them, or leave the file out."
+        )
 
 
 def _setting(arguments: argparse.Namespace, folder: Path) -> Setting:
@@ -275,6 +288,6 @@ def _report(arguments: argparse.Namespace, runs: Sequence[FileRun]) -> Report:
     files = ", ".join(run.file for run in runs)
     note = f"{len(cases)} tests of PyTorch were run from {files}; PyTorch judged them."
     run = Run(f"{IMPORTED}-upstream", "", Suite(IMPORTED, "", len(cases)))
-    foreign = Report(run, AcceleratorRecord(arguments.accelerator), notes=(note,), cases=cases)
+    foreign = Report(run, AcceleratorRecord(arguments.accelerator, arguments.accelerator), notes=(note,), cases=cases)
     foreign = replace(foreign, totals=count_cases(cases, Accounting()))
     return add_rows(load(arguments.into), foreign) if arguments.into else foreign

@@ -40,6 +40,7 @@ def tables(found: CoverageMap) -> dict[str, Any]:
             "beyond": sum(name not in found.databases for name in found.calls),
             "missing": {name: reason_of(name) for name in missing},
         },
+        "asked": {"all": len(asked()), "exercised": len(asked() & found.calls.keys())},
         "arguments": _arguments(found),
         "layouts": _layouts(found),
         "derivatives": _derivatives(found),
@@ -49,6 +50,29 @@ def tables(found: CoverageMap) -> dict[str, Any]:
             if name in found.calls and (lacking := sorted(_dtypes(found.databases[name]) - _dtypes(found.calls[name])))
         },
     }
+
+
+@functools.cache
+def asked() -> frozenset[str]:
+    """Return the overloads that a backend can be asked for: those with tensors that PyTorch does not decompose itself.
+
+    They are the widest measure. Forms of layouts and libraries that a device may not have are among them: sparse,
+    nested, quantized, and those of cuDNN, MIOpen and oneDNN.
+    """
+    found = set()
+    for schema in torch._C._jit_get_all_schemas():
+        name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        tensors = any("Tensor" in str(value.type) for value in (*schema.arguments, *schema.returns))
+        if schema.name.startswith("aten::") and tensors and _reaches_a_backend(name):
+            found.add(name)
+    return frozenset(found)
+
+
+def _reaches_a_backend(overload: str) -> bool:
+    """Return whether the dispatcher knows the overload, and has no decomposition that replaces a kernel."""
+    return torch._C._dispatch_has_kernel(overload) and not torch._C._dispatch_has_kernel_for_dispatch_key(
+        overload, "CompositeImplicitAutograd"
+    )
 
 
 def missing_share(data: dict[str, Any]) -> float:
@@ -151,6 +175,10 @@ def text(data: dict[str, Any]) -> str:
         + ", ".join(f"{count} have {size} elements" for size, count in layouts["sizes"].items()),
         f"derivatives   {rules['exercised']} of {rules['rules']} rules; {asked} of {rules['subsets']} sets of inputs",
         f"dtypes        {len(data['dtypes'])} overloads lack a dtype that the databases give them",
+        (
+            f"asked         {data['asked']['exercised']} of {data['asked']['all']} overloads "
+            "that a backend can be asked for"
+        ),
         (
             f"overloads     {overloads['exercised']} of {overloads['public']} that PyTorch's databases reach; "
             f"{missing_share(data):.1%} missing; {overloads['beyond']} others"

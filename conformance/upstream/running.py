@@ -28,6 +28,8 @@ from .series import series_of
 #: Seconds until a file has been imported and its tests are made: op_db has thousands.
 _IMPORT_SECONDS = 300.0
 _POLL_SECONDS = 0.05
+#: PyTorch judges these rows, so they count in no percentage of ours.
+_ABOUT = "pytorch"
 _REASONS: Final = {
     "pass": (Outcome.PASS, Reason.NATIVE),
     "skip": (Outcome.SKIP, Reason.ENVIRONMENT),
@@ -271,10 +273,15 @@ def lists(runs: Sequence[FileRun]) -> dict[str, list[str]]:
     return found
 
 
+def area_of(file: str) -> str:
+    """Return the area of the rows of one file."""
+    return f"{IMPORTED}.upstream.{Path(file).stem}"
+
+
 def records(runs: Sequence[FileRun]) -> Iterator[CaseRecord]:
     """Yield a foreign row for each test, and for each file that cannot be imported."""
     for run in runs:
-        area = f"{IMPORTED}.upstream.{Path(run.file).stem}"
+        area = area_of(run.file)
         if run.broken:
             yield _record(area, "import", Result("error", run.broken))
         for name, result in run.results.items():
@@ -287,6 +294,7 @@ def _record(area: str, name: str, result: Result) -> CaseRecord:
         id=f"{area}.{one_line(name, 200)}",
         area=area,
         tier=IMPORTED,
+        about=_ABOUT,
         outcome=outcome,
         reason=reason,
         message=message(result.message),

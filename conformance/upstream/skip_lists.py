@@ -266,9 +266,15 @@ def of_database(device_type: str) -> list[Entry]:
             if device_type not in ((types,) if isinstance(types, str) else types or ()) or not _hides(decorator):
                 continue
             dtypes = tuple(str(dtype).removeprefix("torch.") for dtype in decorator.dtypes or ())
-            limits = {"test_class": decorator.cls_name or "", "name": decorator.test_name or ""}
             found.append(
-                Entry("op_db", f"{name}[{', '.join(dtypes) or 'all dtypes'}]", operator=name, dtypes=dtypes, **limits)
+                Entry(
+                    "op_db",
+                    f"{name}[{', '.join(dtypes) or 'all dtypes'}]",
+                    name=decorator.test_name or "",
+                    operator=name,
+                    dtypes=dtypes,
+                    test_class=decorator.cls_name or "",
+                )
             )
     return found
 

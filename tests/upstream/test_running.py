@@ -139,6 +139,7 @@ def test_the_three_lists(ran: dict[str, Any]):
 
 def test_the_rows_are_foreign(ran: dict[str, Any]):
     assert {case.tier for case in ran["cases"].values()} == {"imported"}
+    assert (ran["totals"].claimed, ran["totals"].failed > 0) == (0, True)
 
 
 def test_what_is_predicted_to_be_hidden_is_hidden(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -184,3 +185,13 @@ def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest
 
     assert main(["upstream", "run", "test_a.py", "--accelerator", "sim", "--checkout", str(place)]) == 4
     assert "has no test file test_a.py" in capsys.readouterr().err
+
+
+def test_results_of_a_file_are_not_added_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    place = checkout(tmp_path, test_raises="import no_such_module\n")
+    command = ["upstream", "run", "test_raises.py", "--accelerator", "sim", "--checkout", str(place)]
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert main([*command, "-o", str(first)]) == 1
+
+    assert main([*command, "--into", str(first), "-o", str(second)]) == 4
+    assert "has results of test_raises.py already" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def test_dispatch(device, check):
 @case("custom_operators.without_kernel", requires=[DEVICE])
 def test_without_kernel(device, check):
     """An operator without a kernel for the device is refused, or computed right by a fallback to the host's kernel."""
-    elsewhere = "cuda" if device.type == "cpu" else "cpu"
+    elsewhere = "mtia" if device.type == "cpu" else "cpu"
     source = torch.arange(7.0, device=device)
     with registered(elsewhere) as operators:
         # A refusal alone shows no device. The same formula does.
