@@ -83,6 +83,9 @@ def test_opcheck(device, check, operator):
             leaf.requires_grad_()
         found = torch.library.opcheck(getattr(operators, operator), (leaf,), raise_exception=False)
         check.that(device.type in operators.seen, f"opcheck() ran no kernel of {device.type}")
+        written = torch.arange(7.0, device=device)
+        operators.scale_(written)
+        check.equal(written.cpu(), DUE, "what the kernel wrote in place")
 
     # One of PyTorch's tests knows only the types of devices in its tree, and says so for others.
     bad = {name: str(result) for name, result in found.items() if result != "SUCCESS" and _NOT_YET not in str(result)}

@@ -25,7 +25,8 @@ def test_current_accelerator(device):
             f"current_accelerator() is {answer}, and the device under test is {device.type}"
         )
         assert answer.index is None, f"current_accelerator() is {answer}; PyTorch promises a device without an index"
-    assert torch.ones(3, device=current()).device.type == device.type
+    there = torch.ones(3, device=current())
+    assert (there.device.type, float(there.sum())) == (device.type, 3.0), f"ones on current_accelerator() are {there}"
 
 
 @case("torch_accelerator.is_available", requires=[TORCH_ACCELERATOR])
@@ -113,6 +114,8 @@ def test_select_refuses(accelerator, device, name):
         assert used_device(device) == before, f"a refused {name}() makes device {used_device(device)} current"
         select(before)
         assert used_device(device) == before, f"{name}({before}) makes device {used_device(device)} current"
+        after = (torch.ones(3, device=device.type) + 1).tolist()
+        assert after == [2.0] * 3, f"after refusals the device computes 1 + 1 = {after}"
     finally:
         accelerator.set_device(before)
 
