@@ -65,7 +65,7 @@ def _audited(entry: Entry, evidence: Mapping[Variant, Evidence], device_type: st
         return Audited(entry, State.DEAD, 0, f"no test file is called {entry.test_file}")
     if entry.operator and not variants:
         return Audited(entry, State.DEAD, 0, f"torch has no operator or dtype of that name: {entry.text}")
-    if names and not hidden and not (entry.operator and not entry.name):
+    if names and not hidden and (entry.name or entry.test_class):
         return Audited(entry, State.DEAD, 0, f"no one of {len(names)} tests has that name")
     count = len(hidden) if names and hidden else len(variants)
     if not variants:
@@ -93,7 +93,8 @@ def _matches(entry: Entry, name: str) -> bool:
         # PyTorch excludes a generic test by its whole name; the device follows behind it.
         return test.startswith(entry.name) if entry.test_class else entry.name in test
     pattern = _compiled(entry.name)
-    return pattern is not None and pattern.match(test) is not None
+    matched = pattern is not None and pattern.match(test) is not None
+    return matched and (not entry.dtypes or test.endswith(entry.dtypes))
 
 
 @functools.cache

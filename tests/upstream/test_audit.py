@@ -126,8 +126,9 @@ test_suite_config:
       tests:
         - names: ["TestUnaryUfuncs::test_contig.*"]
           mode: xfail
-        - names: ["TestUnaryUfuncs::test_polygamma_neg"]
+        - names: ["TestUnaryUfuncs::test_abs"]
           mode: mandatory_success
+          edits: {dtypes: {exclude: [{name: bfloat16, description: unsupported}]}}
   global:
     supported_ops: [{name: add, dtypes: [{name: float16, precision: {atol: 1e-3}}]}, {name: no_such_operator}]
 """
@@ -136,12 +137,14 @@ test_suite_config:
 def test_a_configuration_of_torch_spyre(audit: Audit, tmp_path: Path):
     pytest.importorskip("yaml")
     names = tmp_path / "names"
-    names.write_text("TestUnaryUfuncsSIM.test_contig_abs_sim\nTestUnaryUfuncsSIM.test_abs_sim\n")
+    names.write_text("TestUnaryUfuncsSIM.test_contig_abs_sim\nTestUnaryUfuncsSIM.test_abs_sim_bfloat16\n")
 
     rows = audit(SPYRE, suffix=".yaml", options=("--names", str(names)))
 
     assert [(row["entry"], row["hides"], row["class"]) for row in rows] == [
         ("TestUnaryUfuncs::test_contig.*", 1, "not ours"),
+        ("TestUnaryUfuncs::test_abs[bfloat16]", 1, "not ours"),
+        ("each test that is not listed of test_unary_ufuncs.py", 0, "not ours"),
         ("add", 0, "not ours"),
         ("no_such_operator", 0, "dead"),
     ]
@@ -170,8 +173,9 @@ def test_a_missing_list_ends_with_status_4(capsys: pytest.CaptureFixture[str]):
     assert "no_such_list.py cannot be read" in capsys.readouterr().err
 
 
-def test_the_database_names_what_it_skips_on_a_device(capsys: pytest.CaptureFixture[str]):
-    assert main(["upstream", "audit", "op_db", "--accelerator", "sim", "--device-type", "mps"]) == 0
+@pytest.mark.parametrize("device_type", ["cuda", "mps", "xpu"])
+def test_the_database_names_what_it_skips_on_a_device(device_type: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["upstream", "audit", "op_db", "--accelerator", "sim", "--device-type", device_type]) == 0
 
     assert "unknown" in capsys.readouterr().out
 
@@ -183,3 +187,16 @@ def test_an_allowlist_is_read(tmp_path: Path):
     found: list[Entry] = read(file)
 
     assert [(each.operator, each.allows) for each in found] == [("add", True), ("mul", True)]
+
+
+def test_aliases_that_multiply_are_refused(tmp_path: Path):
+    pytest.importorskip("yaml")
+    file = tmp_path / "list.yaml"
+    names, tests, files = (", ".join([what] * 60) for what in ("a", "*test", "*file"))
+    file.write_text(
+        f"test: &test {{mode: skip, names: [{names}]}}\nfile: &file {{path: t.py, tests: [{tests}]}}\n"
+        f"test_suite_config: {{files: [{files}]}}\n"
+    )
+
+    with pytest.raises(UsageError, match="more than 50000 entries"):
+        read(file)
