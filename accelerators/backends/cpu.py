@@ -61,6 +61,7 @@ CPU = TorchAccelerator(
     # gloo's connections end with the process at their other end.
     | {can.COMM_BITWISE, can.COMM_DEATH, can.COMM_TAGS}
     | lacks(can.COMM_COALESCED, "gloo starts every collective separately", NOT_YET)
+    | lacks(can.COMM_SYMMETRIC, "gloo has no memory that other ranks read", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | stores("float8_e4m3fn", "float8_e5m2")
     | dtypes("float32", "float64", "bfloat16", "float16", "complex64", "complex128")

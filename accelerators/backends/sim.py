@@ -58,6 +58,7 @@ SIM = TorchAccelerator(
     | ALL_COLLECTIVES
     | {can.COMM_BITWISE, can.COMM_DEATH, can.COMM_TAGS}
     | lacks(can.COMM_COALESCED, "gloo starts every collective separately", NOT_YET)
+    | lacks(can.COMM_SYMMETRIC, "gloo has no memory that other ranks read", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | dtypes(*_DTYPES, *_INTEGERS)
     | strided_only(*_DTYPES, *_INTEGERS)

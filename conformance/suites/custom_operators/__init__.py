@@ -1,1 +1,1 @@
-"""Cases of operators that a vendor or a user registers with ``torch.library`` for the device."""
+"""Cases of operators that a vendor or a user registers with torch.library for the device."""
