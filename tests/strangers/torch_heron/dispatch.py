@@ -233,7 +233,13 @@ def _computed(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     for tensor in wrapped.values():
         if tensor._block.size != tensor._held.untyped_storage().nbytes():
             tensor._block = heron._block_of(tensor._held)
+    if name in _LENGTHS_ON_HOST:
+        return _wrap(func, result[0], wrapped), result[1]
     return _wrap(func, result, wrapped) if _stays(kwargs) else result
+
+
+#: Operators whose second result, the lengths of sequences, lies on the host for every device.
+_LENGTHS_ON_HOST = ("_pack_padded_sequence", "_pad_packed_sequence")
 
 
 def _on_host(device: torch.device) -> torch.device:
