@@ -181,11 +181,14 @@ def _index_as_on_host(profile: DeviceProfile) -> None:
         found = device_type(node)
         return "cpu" if found == profile.device else found
 
-    def make_reduction_inner(*args: Any, **kwargs: Any) -> Any:
+    def make_reduction_inner(x: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what describes a reduction, made as for a device whose kernels are those of the host."""
+        if device_type(x) == profile.device and str(kwargs.get("reduction_type")).startswith("arg"):
+            # Behind a view, inductor 2.13 counts right also where it has not computed the input yet: pytorch #197739.
+            x = ir.TensorBox(ir.PermuteView(data=x.data, dims=list(range(len(x.get_size())))))
         vars(ir)["get_device_type"] = type_of_kernels
         try:
-            return original(*args, **kwargs)
+            return original(x, *args, **kwargs)
         finally:
             vars(ir)["get_device_type"] = device_type
 

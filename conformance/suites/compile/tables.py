@@ -152,8 +152,8 @@ SIZED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
 
 
 #: Functions of one matrix whose memory a compiler may read in another order: (name, operator, function).
-#: Functions of an index with a further operator before it are left out: inductor 2.13 itself gives a wrong index for
-#: ``(x.t() + 1).argmin()`` on every device (pytorch #197739).
+#: The index of a result that is not in memory yet is left out: inductor 2.13 itself, above all devices, gives a wrong
+#: one for ``x.t().contiguous().argmax()`` (pytorch #197739).
 ARRANGED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
     ("argmax", "argmax", lambda x: x.argmax()),
     ("argmax of the transpose", "argmax", lambda x: x.t().argmax()),
