@@ -185,10 +185,11 @@ def _index_as_on_host(profile: DeviceProfile) -> None:
         """Return what describes a reduction, made as for a device whose kernels are those of the host."""
         if device_type(x) == profile.device and str(kwargs.get("reduction_type")).startswith("arg"):
             # Behind a view, inductor 2.13 counts right also where it has not computed the input yet: pytorch #197739.
-            x = ir.TensorBox(ir.PermuteView(data=x.data, dims=list(range(len(x.get_size())))))
+            view = ir.PermuteView(data=x.data, dims=list(range(len(x.get_size()))))
+            x = ir.TensorBox(view)
         vars(ir)["get_device_type"] = type_of_kernels
         try:
-            return original(x, *args, **kwargs)
+            return original(x, *args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
             vars(ir)["get_device_type"] = device_type
 

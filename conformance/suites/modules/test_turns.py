@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -91,7 +91,7 @@ def _must_repeat(module: nn.Module) -> bool:
 
 
 @case("modules.turns.evaluation", requires=[RNG], axes={"module": _NEEDS})
-def test_evaluation(check, device, module):
+def test_evaluation(check: Any, device: torch.device, module: str) -> None:
     """Evaluation drops nothing before training and after it, and training drops after evaluation."""
     turned = MODULES[module]
     original = turned.make()
@@ -100,7 +100,7 @@ def test_evaluation(check, device, module):
     exact, exact_other = _evaluated(wide, x.double()), _evaluated(wide, other.double())
     placed = original.to(device)
 
-    def trained(given, seed):
+    def trained(given: torch.Tensor, seed: int) -> torch.Tensor:
         placed.train()
         reseed(seed, device)
         result = placed(given.to(device).requires_grad_())
@@ -130,14 +130,14 @@ STEP, DIRECTIONS, ALLOWED = 1e-2, 6, 0.05
 
 
 @case("modules.turns.gradient", requires=[RNG], axes={"module": _NEEDS})
-def test_gradient(check, device, module):
+def test_gradient(check: Any, device: torch.device, module: str) -> None:
     """With dropout on and one seed, gradients agree with finite differences: backward has the mask of its forward."""
     turned = MODULES[module]
     placed = turned.make().to(device).train()
     x = _values(*turned.shape).to(device)
     leaves = {"the input": x, **{name: value.detach().clone() for name, value in placed.named_parameters()}}
 
-    def loss(values):
+    def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
         reseed(21, device)
         parameters = {name: value for name, value in values.items() if name != "the input"}
         result = torch.func.functional_call(placed, parameters, values["the input"])
@@ -148,7 +148,10 @@ def test_gradient(check, device, module):
     if len(losses) > 1 and not _must_repeat(placed):
         check.metric("finite differences", "none: one seed gives several results")
         loss(given).backward()
-        check.that(all(bool(value.grad.cpu().isfinite().all()) for value in given.values()), "a gradient is not finite")
+        check.that(
+            all(value.grad is not None and bool(value.grad.cpu().isfinite().all()) for value in given.values()),
+            "a gradient is not finite",
+        )
         return
     check.equal(len(losses), 1, f"results of {module} with one seed")
     gradients = torch.autograd.grad(loss(given), list(given.values()), allow_unused=True)
@@ -176,7 +179,7 @@ MANY = (9, 7301)
 
 
 @case("modules.turns.many_rows", axes={"module": _OF_KINDS})
-def test_many_rows(check, device, module):
+def test_many_rows(check: Any, device: torch.device, module: str) -> None:
     """A recurrent module adds its biases to every row of more than 65,536, and so do its gradients."""
     original = _KINDS[module](3, 4)
     exact = copy.deepcopy(original).double()
@@ -196,7 +199,7 @@ def test_many_rows(check, device, module):
 
 
 @case("modules.turns.lengths", axes={"module": _OF_KINDS})
-def test_lengths(check, device, module):
+def test_lengths(check: Any, device: torch.device, module: str) -> None:
     """Packed sequences of other lengths, one after the other, have their own results."""
     original = Packed(_KINDS[module], input_size=4, hidden_size=3, num_layers=2, bidirectional=True, batch_first=True)
     exact = copy.deepcopy(original).double()
