@@ -154,7 +154,9 @@ def test_gradient(check: Any, device: torch.device, module: str) -> None:
         )
         return
     check.equal(len(losses), 1, f"results of {module} with one seed")
+    check.that(losses != {0.0}, f"the loss of {module} is zero")
     gradients = torch.autograd.grad(loss(given), list(given.values()), allow_unused=True)
+    check.that(bool(gradients[0].cpu().any()), f"{module}: the gradient of the input is zero")
     generator = torch.Generator().manual_seed(3)
     for (name, value), gradient in zip(leaves.items(), gradients, strict=True):
         # Biases of keys have no effect on attention, so rounding is all there is.
