@@ -103,6 +103,8 @@ MUTANTS = (
     stream("work takes no device time", "event time without work", "defect class of event times",
            "profiling.time.event_within_wall", *TIMES, "capabilities.profiler", "profiling.profiler.*",
            also_run=("profiling.time.*", "profiling.profiler.*"), switches={"event_time_without_work": 1}),
+    stream("elapsed_time leaves out idle time", "event time without work", "intel-extension-for-pytorch #568",
+           "accelerator.event.elapsed_idle", "profiling.time.*", switches={"event_leaves_out_idle": 1}),
     stream("a stream is never restored", "stream order ignored", "DeepSpeed be60451f6", "accelerator.stream.nest",
            "accelerator.*", "capabilities.*", members={"stream": lambda old: _never_restored}),
     stream("a stream is not restored after an exception", "stream order ignored", "DeepSpeed be60451f6",
