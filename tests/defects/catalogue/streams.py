@@ -19,7 +19,13 @@ ORDER = (
     "capabilities.event*",
     "capabilities.comm",
 )
-TIMES = ("accelerator.event.*", "capabilities.event*", "profiling.time.*", "accelerator.flags.device_timers")
+TIMES = (
+    "accelerator.event.*",
+    "accelerator.pairs.elapsed",
+    "capabilities.event*",
+    "profiling.time.*",
+    "accelerator.flags.device_timers",
+)
 #: Whatever lets the host read results of a side stream.
 HOST_WAITS = (*ORDER, "accelerator.synchronize.*", "capabilities.synchronize", "accelerator.pin.*",
               "accelerator.graph.*", "capabilities.memory.pinned*", "capabilities.graph.*",
