@@ -148,9 +148,7 @@ def reduced_shares(groups: Iterable[tuple[CaseGroup, int]], mode: str) -> dict[s
         if group.area != _OPERATORS or group.first.axes.get("mode") != mode:
             continue
         is_claimed = group.reason.facts.claimed
-        found = Counter(
-            [str(case.axes.get("dtype")) for case in group.cases if is_claimed or case.in_reference]
-        )
+        found = Counter([str(case.axes.get("dtype")) for case in group.cases if is_claimed or case.in_reference])
         planned += found
         claimed += found if is_claimed else Counter()
     return {

@@ -48,7 +48,7 @@ AREAS: Final = frozenset(
         "workloads",
     }
 )
-#: Share of the passed cases of these areas that a run with a challenge has to answer for. Fewer answers show too little.
+#: Share of the passed cases of these areas that a run with a challenge has to answer for. Fewer show too little.
 MINIMUM_SHARE: Final = 0.6
 #: No character that a shell changes, and too long to be guessed.
 _NONCE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")

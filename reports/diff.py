@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from conformance.reports.model import CaseRecord, DeclaredCell, Report
 from conformance.reports.plain_text import markdown, one_line
+from conformance.reports.stack import difference
 from conformance.reports.verdict import Outcome
 
 
@@ -45,13 +46,17 @@ class ClaimChange:
 
 @dataclass(frozen=True)
 class ReportDiff:
-    """Differences of two reports, worse ones first. ``same`` counts the cases that ended alike."""
+    """Differences of two reports, worse ones first. ``same`` counts the cases that ended alike.
+
+    ``stack`` says in one clause what differs between the stacks of the runs; empty if nothing does.
+    """
 
     before: str
     now: str
     cases: tuple[CaseChange, ...]
     claims: tuple[ClaimChange, ...]
     same: int
+    stack: str = ""
 
     @property
     def differs(self) -> bool:
@@ -74,6 +79,7 @@ def compare(before: Report, now: Report) -> ReportDiff:
         cases=tuple(sorted(found, key=lambda change: (order.index(change.change), change.id))),
         claims=tuple(_claim_changes(_claims(before), _claims(now))),
         same=len(changes) - len(found),
+        stack=difference(before, now, without=("declaration",)),
     )
 
 
@@ -132,6 +138,8 @@ def _lines(found: ReportDiff) -> Iterator[str]:
     """Yield the lines of the text form, at most ``_MOST_ROWS`` of cases and of claims."""
     yield f"before: {one_line(found.before)}"
     yield f"now:    {one_line(found.now)}"
+    if found.stack:
+        yield f"stack:  {one_line(found.stack)}"
     groups = _alike(found.cases)
     for cases in groups[:_MOST_ROWS]:
         first = cases[0]
@@ -187,7 +195,8 @@ def as_json(found: ReportDiff) -> str:
 
 def as_markdown(found: ReportDiff) -> str:
     """Return tables, for a pull request."""
-    head = [f"Before: {markdown(found.before)}", f"Now: {markdown(found.now)}", summary(found)]
+    head = [f"Before: {markdown(found.before)}", f"Now: {markdown(found.now)}"]
+    head += [*([f"Stack: {markdown(found.stack)}"] if found.stack else []), summary(found)]
     cases = [[case.change.value, markdown(case.id), case.before, case.now] for case in found.cases[:_MOST_ROWS]]
     claims = [["claim", *map(markdown, (claim.cell, claim.before, claim.now))] for claim in found.claims[:_MOST_ROWS]]
     rows = [f"| {' | '.join(cell or _NOTHING for cell in row)} |" for row in (*cases, *claims)]

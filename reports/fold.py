@@ -28,8 +28,8 @@ from conformance.reports.model import (
 from conformance.reports.plain_text import told_apart, without_folders
 from conformance.reports.planned import PlannedCase
 from conformance.reports.report_json import read_planned
-from conformance.reports.stack import with_fingerprint
 from conformance.reports.repro import ReproLine, repro_line
+from conformance.reports.stack import with_fingerprint
 from conformance.reports.verdict import Outcome, Reason
 
 #: Values of the axis ``mode``, to recognize it in ids when the manifest is lost.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +58,11 @@ def earlier_runs(folder: Path) -> list[Path]:
         return []
     # Names begin with the time of the start. A run without one is taken for the oldest.
     return sorted(found, key=lambda path: (path.name[0].isdigit(), path.name))
+
+
+def runs_until(runs: Sequence[Path], day: date) -> list[Path]:
+    """Return the runs of a day or before. The names of their folders begin with the time of the start, in UTC."""
+    return [path for path in runs if path.name[:1].isdigit() and path.name[:8] <= day.strftime("%Y%m%d")]
 
 
 def _name(data: bytes) -> str:

@@ -15,7 +15,7 @@ from conformance.reports.planned import PlannedCase, declaration_sha256, plan_sh
 from conformance.reports.totals import Counts, ExitStatus, exit_status, idle_areas, tally
 from conformance.reports.verdict import Outcome, Reason, check_pair
 
-#: Format of a report that this version writes. Format 1 did not record plugins, variables, the suite's files and shards.
+#: Format of a report that this version writes. Format 1 has no plugins, variables, shards and hash of suite files.
 LATEST_SCHEMA = 2
 #: The first format that records the whole stack.
 RECORDS_STACK = 2

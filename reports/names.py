@@ -5,8 +5,6 @@ of Unicode Technical Standard 39. No letter of another script can stand among La
 standard for these characters, with the pairs that look alike in many fonts besides.
 """
 
-# ruff: noqa: RUF001 - a table of characters that look alike
-
 from __future__ import annotations
 
 import re
@@ -19,8 +17,29 @@ _WORD: Final = r"(?:[A-Za-z0-9]+|[\u4e00-\u9fff\u3041-\u3096\u30a1-\u30fa\uac00-
 _GRAMMAR: Final = re.compile(rf"{_WORD}(?:[ ._+-]{_WORD})*")
 #: Words that the page and the gate say about an accelerator. As a part of a name they would look like their decision.
 _RESERVED: Final = frozenset(
-    "accepted approved certified certificate conformance conformant compliant gate gated judged official passed passes "
-    "rejected rejects signed signer trusted unsigned upstream verified".split()
+    [
+        "accepted",
+        "approved",
+        "certified",
+        "certificate",
+        "conformance",
+        "conformant",
+        "compliant",
+        "gate",
+        "gated",
+        "judged",
+        "official",
+        "passed",
+        "passes",
+        "rejected",
+        "rejects",
+        "signed",
+        "signer",
+        "trusted",
+        "unsigned",
+        "upstream",
+        "verified",
+    ]
 )
 #: Letters that together look like one, and characters that look like another. Source of rn, 0, 1, I: confusables.txt of
 #: TR39; the others look alike in small print.
@@ -44,7 +63,9 @@ def fault_of(name: str) -> str:
     if len(name) > LONGEST:
         return f"has {len(name)} characters; at most {LONGEST} are allowed"
     if not _GRAMMAR.fullmatch(name):
-        return "is not made of words of ASCII letters and digits, with a blank, dot, hyphen, plus sign or _ between them"
+        return (
+            "is not made of words of ASCII letters and digits, with a blank, dot, hyphen, plus sign or _ between them"
+        )
     words = _SEPARATORS.split(name.casefold())
     if len(words) > _MOST_WORDS:
         return f"has {len(words)} words; at most {_MOST_WORDS} are allowed"

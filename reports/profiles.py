@@ -28,9 +28,9 @@ class Profile:
     """Profile: a named set of cases. ``parents`` are the profiles that it contains.
 
     ``needs`` are capabilities that have to be claimed. ``areas`` are those of which at least ``MINIMUM_SHARE`` of the
-    profile's own cases has to be claimed; None means every area. ``trains``: a dtype of reduced precision that is claimed
-    for the operators' inference has to be claimed for their training. A profile without ``badge`` is a choice of cases for a
-    quick answer; its result is shown, and it is no level of support.
+    profile's own cases has to be claimed; None means every area. ``trains``: a dtype of reduced precision that is
+    claimed for the operators' inference has to be claimed for their training. A profile without ``badge`` is a choice
+    of cases for a quick answer; its result is shown, and it is no level of support.
     """
 
     name: str

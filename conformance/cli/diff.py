@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import date
 from pathlib import Path
+
+from conformance.base.errors import UsageError
 
 SUMMARY = "Compare two reports case by case."
 
@@ -19,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="the later report; without it, the last run in folder BEFORE is compared with the run before it",
     )
+    add(
+        "--since",
+        metavar="DATE",
+        help="compare the last run in folder BEFORE with the newest one of that day or before",
+    )
     add("--format", metavar="FORMAT", default="text", help="text (default), json or markdown")
 
 
@@ -32,19 +40,33 @@ def run(arguments: argparse.Namespace) -> int:
     render = FORMATS[known_name("format", arguments.format, FORMATS)]
     require(arguments.before)
     before, now = arguments.before, arguments.now
+    if arguments.since and now is not None:
+        raise UsageError("--since DATE needs one report folder: its earlier runs are searched.")
     if now is None:
-        before, now = _run_before(arguments.before), arguments.before
+        before, now = _run_before(arguments.before, arguments.since), arguments.before
     require(now)
     difference = compare(*load_together([before, now]))
     sys.stdout.write(render(difference))
     return 1 if difference.differs else 0
 
 
-def _run_before(folder: Path) -> Path:
-    """Return the newest earlier run that a report folder keeps; UsageError if it keeps none."""
-    from conformance.base.errors import UsageError
-    from conformance.reports.history import earlier_runs
+def _run_before(folder: Path, since: str | None) -> Path:
+    """Return the newest earlier run in a report folder, of a day or before; UsageError if there is none."""
+    from conformance.reports.history import earlier_runs, runs_until
 
-    if runs := earlier_runs(folder):
+    runs = earlier_runs(folder)
+    if since is not None:
+        found = runs_until(runs, _day(since))
+        if runs and not found:
+            raise UsageError(f"{folder} keeps no run of {since} or before; its oldest is {runs[0].name[:8]}.")
+        runs = found
+    if runs:
         return runs[-1]
     raise UsageError(f"{folder} keeps no earlier run. Name two reports: conformance diff BEFORE NOW.")
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--since {text}: expected a date such as 2026-12-31.") from None

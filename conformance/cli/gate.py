@@ -152,8 +152,9 @@ def _report(arguments: argparse.Namespace) -> tuple[Report, SignatureCheck | Non
     if arguments.allowed_signers is None:
         for option in ("signature", "signers", "revoked_keys"):
             if getattr(arguments, option) is not None:
+                name = option.replace("_", "-")
                 raise UsageError(
-                    f"--{option.replace('_', '-')} needs --allowed-signers FILE: a signature is verified against allowed signers."
+                    f"--{name} needs --allowed-signers FILE: a signature is verified against allowed signers."
                 )
         return _load(arguments.report), None
     from conformance.reports.loading import read_report_file

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import gzip
+import re
 import sys
+import zlib
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from conformance.base.errors import UsageError
+from conformance.base.errors import ConformanceError, UsageError
 from conformance.cli.gate import add_signature_arguments
 
 if TYPE_CHECKING:
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "Write one page with the results of several accelerators."
 
+#: Bytes of a report in which its start stands, and the start.
+_HEAD_BYTES: Final = 4096
+_STARTED: Final = re.compile(rb'"started": ?"([0-9TZ:.+-]{10,40})"')
 _DEFAULT: Final = Path("conformance-page")
 
 
@@ -79,6 +85,8 @@ def _publish(arguments: argparse.Namespace) -> int:
 
     origins = [(path, ReportOrigin.VENDOR) for path in arguments.paths]
     origins += [(path, ReportOrigin.UPSTREAM) for path in arguments.upstream]
+    # The newest first: the other runs of a column then never take its place, which saves time and memory.
+    origins.sort(key=lambda pair: _started(pair[0]), reverse=True)
     refused: list[str] = []
     names: dict[str, str] = {}
     # One report at a time: a column keeps its newest report and only the verdicts of the earlier ones.
@@ -94,6 +102,32 @@ def _publish(arguments: argparse.Namespace) -> int:
         _warn(column.source)
     sys.stdout.write(f"{_conclusion(judged, len(origins))}\n")
     return 0
+
+
+def _started(path: Path) -> tuple[datetime, str]:
+    """Return when a run says that it started, from the head of its file. Reading the file decides, not this."""
+    from conformance.reports.loading import report_json_in
+    from conformance.reports.times import in_order
+
+    try:
+        file = report_json_in(path) if path.is_dir() else path
+        head = b"" if file is None else _head(file)
+    except (OSError, EOFError, zlib.error, ConformanceError):
+        head = b""
+    found = _STARTED.search(head)
+    return in_order(found[1].decode() if found else "")
+
+
+def _head(file: Path) -> bytes:
+    """Return the first bytes of a report, compressed or not."""
+    from conformance.reports.json_files import GZIP
+
+    with file.open("rb") as opened:
+        data = opened.read(_HEAD_BYTES)
+    if not data.startswith(GZIP):
+        return data
+    with gzip.open(file) as unpacked:
+        return unpacked.read(_HEAD_BYTES)
 
 
 def _is_admitted(source: PublishedReport, names: dict[str, str], refused: list[str]) -> bool:

@@ -118,7 +118,11 @@ class Pool:
         return ExecutionResult(
             combine(outcomes, execution.cause),
             # The number of processes that reported an end is the evidence that the body ran on so many ranks.
-            {**(ends[0].metrics if ends else {}), PROCESSES: len(ends), **({"leaked": ",".join(leaked)} if leaked else {})},
+            {
+                **(ends[0].metrics if ends else {}),
+                PROCESSES: len(ends),
+                **({"leaked": ",".join(leaked)} if leaked else {}),
+            },
             sum(end.count for end in ends),
             execution.before,
             {name: value for end in ends for name, value in end.answers.items()},

@@ -16,13 +16,51 @@ from conformance.reports.plain_text import one_line
 #: Options of pytest and pytest-xdist that change neither which cases run nor how they are judged: with a value, and
 #: without one. Every other word of a command line is refused.
 _WITH_VALUE: Final = frozenset(
-    "-n --numprocesses --maxprocesses --dist --max-worker-restart --maxschedchunk --tb -r --show-capture --capture "
-    "--color --code-highlight --durations --durations-min --verbosity --junitxml --junit-xml --junit-prefix --basetemp "
-    "--log-file --log-level --log-cli-level -W --pythonwarnings --cov --cov-report --cov-config".split()
+    [
+        "-n",
+        "--numprocesses",
+        "--maxprocesses",
+        "--dist",
+        "--max-worker-restart",
+        "--maxschedchunk",
+        "--tb",
+        "-r",
+        "--show-capture",
+        "--capture",
+        "--color",
+        "--code-highlight",
+        "--durations",
+        "--durations-min",
+        "--verbosity",
+        "--junitxml",
+        "--junit-xml",
+        "--junit-prefix",
+        "--basetemp",
+        "--log-file",
+        "--log-level",
+        "--log-cli-level",
+        "-W",
+        "--pythonwarnings",
+        "--cov",
+        "--cov-report",
+        "--cov-config",
+    ]
 )
 _ALONE: Final = frozenset(
-    "--verbose --quiet --no-header --no-summary --showlocals --disable-warnings --disable-pytest-warnings --full-trace "
-    "--xfail-tb --no-showlocals --cov-append --no-cov".split()
+    [
+        "--verbose",
+        "--quiet",
+        "--no-header",
+        "--no-summary",
+        "--showlocals",
+        "--disable-warnings",
+        "--disable-pytest-warnings",
+        "--full-trace",
+        "--xfail-tb",
+        "--no-showlocals",
+        "--cov-append",
+        "--no-cov",
+    ]
 )
 #: Short options without a value, which may stand together; and those with a value that may stand behind them.
 _SHORT: Final = re.compile(r"-[qvsl]+")

@@ -67,8 +67,8 @@ ENDING_OF: Final[Mapping[str, Ending]] = {letter: pair for pair, letter in LETTE
 _LETTER_OF: Final[Mapping[Ending, str]] = {ending: letter for letter, ending in ENDING_OF.items()}
 
 _ID, _VERDICT, _IN_REFERENCE = attrgetter("id"), attrgetter("outcome", "reason"), attrgetter("in_reference")
-#: Verdict of a case about which nothing is declared. It counts nowhere if PyTorch itself lacks the cell: nobody can tell
-#: a missing operator from one that no device is asked to have.
+#: Verdict of a case about which nothing is declared. It counts nowhere if PyTorch itself lacks the cell: nobody can
+#: tell a missing operator from one that no device is asked to have.
 _SILENT: Final = (Outcome.SKIP, Reason.UNDECLARED)
 
 #: Verdicts after which the process had to be replaced.

@@ -12,12 +12,13 @@ from conformance.reports.page.cells import Ending
 from conformance.reports.page.columns import EarlierRun, PageColumn
 from conformance.reports.plain_text import one_line
 from conformance.reports.profiles import in_profile
+from conformance.reports.stack import differing, shown, stack_of
 from conformance.reports.verdict import Outcome
 
 #: A skip says more than a failure and less than a pass.
 _RANK = {Outcome.FAIL: 0, Outcome.SKIP: 1, Outcome.PASS: 2}
-#: Versions that explain a change, as the page names them.
-_VERSIONS = ("driver", "runtime", "torch", "package")
+#: Facts of a stack that the page names whether they differ or not.
+_VERSIONS = ("driver", "runtime", "torch", "backend package", "suite")
 
 
 @dataclass(frozen=True)
@@ -134,11 +135,14 @@ def said(ending: Ending) -> str:
 
 
 def _versions(before: EarlierRun, column: PageColumn) -> Iterator[VersionChange]:
-    for name in _VERSIONS:
-        old, new = getattr(before.accelerator, name), getattr(column.report.accelerator, name)
-        if old or new:
-            yield VersionChange(name, one_line(old, 60) or "–", one_line(new, 60) or "–")
-    yield VersionChange("suite", one_line(before.run.suite.version, 40), one_line(column.report.run.suite.version, 40))
+    """Yield the versions that people look for, and whatever else differs between the stacks of the two runs."""
+    old, new = stack_of(before.head), stack_of(column.report)
+    others = differing(before.head, column.report, without=_VERSIONS)
+    for name in (*_VERSIONS, *others):
+        pair = others.get(name, (old.get(name, ""), new.get(name, "")))
+        if any(pair):
+            was, now = shown(*pair) if pair[0] != pair[1] else pair
+            yield VersionChange(name, one_line(was, 60), one_line(now, 60))
 
 
 @dataclass(frozen=True)

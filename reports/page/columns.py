@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from conformance.reports.gate.finding import Decision
-from conformance.reports.model import AcceleratorRecord, CaseRecord, Report, Run
+from conformance.reports.model import AcceleratorRecord, CaseRecord, DeclarationRecord, Report, Run
 from conformance.reports.page.cells import ENDING_OF, Ending, endings_of, letters_of
 from conformance.reports.plain_text import one_line
 from conformance.reports.profiles import PROFILES, ProfileResult
 from conformance.reports.times import in_order
 from conformance.reports.verdict import Outcome
-
 
 #: Members of a case that its plan gives it, and that take memory.
 _PLANNED: Final = ("id", "requires", "axes")
@@ -100,13 +99,21 @@ class ColumnPlace:
 class EarlierRun:
     """Run that a newer one has replaced: its verdicts as letters, and a few facts. Runs of one plan share ``ids``."""
 
-    run: Run
-    accelerator: AcceleratorRecord
+    #: The report without its cases and claims: who ran what, on which stack.
+    head: Report
     ids: tuple[str, ...]
     letters: str
     #: Share of the claimed cases that pass, and median step times of workloads by case.
     verified: float = 0.0
     steps: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def run(self) -> Run:
+        return self.head.run
+
+    @property
+    def accelerator(self) -> AcceleratorRecord:
+        return self.head.accelerator
 
     @cached_property
     def endings(self) -> dict[str, Ending]:
@@ -132,7 +139,10 @@ class PageColumn:
 
     @property
     def title(self) -> str:
-        marks = [*([] if self.source.origin is ReportOrigin.VENDOR else ["upstream"]), *([self.mark] if self.mark else [])]
+        marks = [
+            *([] if self.source.origin is ReportOrigin.VENDOR else ["upstream"]),
+            *([self.mark] if self.mark else []),
+        ]
         return f"{self.name} ({', '.join(marks)})" if marks else self.name
 
     @cached_property
@@ -193,7 +203,7 @@ def _share(cases: Sequence[CaseRecord], plan: dict[str, Any]) -> None:
     if not isinstance(cases, tuple):
         return  # a table of a large report, which makes its records when they are asked for
     for case in cases:
-        members = vars(case)
+        members = case.__dict__
         known = plan.setdefault(case.id, {name: members[name] for name in _PLANNED if name in members})
         for name in _PLANNED:
             if known.get(name) == members.get(name) and name in known:
@@ -206,7 +216,7 @@ def _join(
     earlier: dict[ColumnPlace, list[EarlierRun]],
     plans: dict[tuple[str, ...], tuple[str, ...]],
 ) -> None:
-    """Move rejected runs into the history of the accepted ones, if a newer run is accepted, or if nobody signed them."""
+    """Move rejected runs into the history of the accepted ones if a newer run is accepted, or if nobody signed them."""
     accepted = replace(place, accepted=True)
     if accepted not in newest or (place.signer and newest[place].age > newest[accepted].age):
         return
@@ -246,13 +256,18 @@ def shortened(report: Report, plans: dict[tuple[str, ...], tuple[str, ...]]) -> 
     ids = tuple(endings)
     counts = report.counts
     return EarlierRun(
-        report.run,
-        report.accelerator,
+        head_of(report),
         plans.setdefault(ids, ids),
         letters_of(endings.values()),
         counts.of_device / counts.claimed if counts.claimed else 0.0,
         step_medians(report),
     )
+
+
+def head_of(report: Report) -> Report:
+    """Return the report without cases and claims. Its declaration keeps the hash."""
+    declaration = DeclarationRecord(report.declaration.sha256)
+    return Report(report.run, report.accelerator, report.environment, declaration, schema=report.schema)
 
 
 def step_medians(report: Report) -> dict[str, float]:

@@ -94,7 +94,9 @@ def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
 @cache
 def aliases() -> dict[str, dict[str, Any]]:
     """Return other names of subjects, topics, and words of other languages. ``aliases.toml`` explains them."""
-    return tomllib.loads((resources.files(__package__) / "aliases.toml").read_text(encoding="utf-8"))
+    text = (resources.files(__package__) / "aliases.toml").read_text(encoding="utf-8")
+    table: dict[str, dict[str, Any]] = tomllib.loads(text)
+    return table
 
 
 def _membership(table: Table, id: str) -> str:

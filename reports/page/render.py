@@ -95,6 +95,12 @@ def _shown(cell: PageCell) -> Markup:
     return Markup(f"{cell.sign}<i> {words}</i>" if words else cell.text)  # noqa: S704
 
 
+def _styled(cell: PageCell) -> Markup:
+    """Return the class of a cell as an attribute. A cell without one is a cell in which all cases pass."""
+    # The names of classes are the page's own.
+    return Markup("" if cell.style == Mark.FULL.facts.style else f" class={cell.style}")  # noqa: S704
+
+
 def _policy(style: str, script: str) -> str:
     """Return a content security policy: nothing is loaded, and only the page's own style and script run."""
     own = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
@@ -123,4 +129,5 @@ def _template() -> Any:
     )
     environment.filters["plain"] = plain
     environment.filters["shown"] = _shown
+    environment.filters["styled"] = _styled
     return environment.get_template("page.html")

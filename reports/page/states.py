@@ -119,7 +119,9 @@ def summary(lines: Sequence[StateLine]) -> str:
     failing = [line for line in lines if line.column.report.counts.failed]
     worst = sorted(failing, key=lambda line: -line.column.report.counts.failed)[:_FINDINGS]
     listed = ", ".join(f"{one_line(line.column.title, 200)} {line.column.report.counts.failed:,}" for line in worst)
-    failures = f"Failing cases: {listed}{' and others' if len(failing) > len(worst) else ''}." if failing else "No case fails."
+    failures = (
+        f"Failing cases: {listed}{' and others' if len(failing) > len(worst) else ''}." if failing else "No case fails."
+    )
     broke = sum(line.changes.broke for line in lines if line.changes)
     healed = sum(line.changes.healed for line in lines if line.changes)
     changed = f" Since the runs before, {broke:,} broke and {healed:,} were mended." if broke or healed else ""

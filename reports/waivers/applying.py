@@ -62,7 +62,8 @@ def _with_observed(verdict: Verdict) -> dict[str, float | int | str]:
 class WaiverOutcome:
     """Effects of the waivers of a file. ``waived`` and ``expired`` have the waivers by case id.
 
-    ``grown`` are failures with a larger error than their waiver excuses. ``unexpected`` are cases that pass although a waiver says that they fail. ``idle`` are waivers that match no claimed
+    ``grown`` are failures with a larger error than their waiver excuses. ``unexpected`` are cases that pass although a
+    waiver says that they fail. ``idle`` are waivers that match no claimed
     case. ``core`` are cases of the core that a waiver names.
     """
 

@@ -20,7 +20,7 @@ from conformance.reports.verdict import Outcome, Reason
 
 #: A waiver without an end lowers the requirement for good.
 LONGEST: Final = timedelta(days=180)
-#: Error that a waiver excuses unless it says another: so many error budgets. A known wrong result may not grow for ever.
+#: Error that a waiver excuses unless it says another: so many error budgets. A known wrong result may not grow.
 LARGEST_ERROR: Final = 100.0
 #: Error of a waiver that excuses every error.
 UNBOUNDED: Final = 1e99
@@ -116,7 +116,7 @@ def _size(value: float | int | str) -> float:
         size = float(value)
     except ValueError:
         return UNBOUNDED
-    return min(size, UNBOUNDED) if size == size else UNBOUNDED  # noqa: PLR0124 - only NaN differs from itself
+    return min(size, UNBOUNDED) if size == size else UNBOUNDED
 
 
 @lru_cache(maxsize=4096)

@@ -61,7 +61,9 @@ def _check_breadth(evidence: GateEvidence, baseline: Report) -> Iterator[GateFin
     runs = [(one.run.suite.version, torch_series(one.accelerator.torch)) for one in (evidence.report, baseline)]
     allowed = 0 if runs[0] == runs[1] else len(evidence.required) // _NEW_IN
     if len(missing) > allowed:
-        words = f"{len(missing)} of the {counted(len(evidence.required), 'case')} that profile {evidence.profile} requires"
+        words = (
+            f"{len(missing)} of the {counted(len(evidence.required), 'case')} that profile {evidence.profile} requires"
+        )
         yield reject("G07", f"The baseline is narrower than the report: it lacks {words}: {named(missing)}.", missing)
 
 

@@ -21,7 +21,9 @@ OLDEST_SCHEMA: Final = 1
 def check_version(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Return findings of G02: a version of the suite that is unknown or old."""
     if evidence.report.schema < OLDEST_SCHEMA:
-        yield reject("G02", f"The report is of format {evidence.report.schema}; run again: {OLDEST_SCHEMA} is the oldest.")
+        yield reject(
+            "G02", f"The report is of format {evidence.report.schema}; run again: {OLDEST_SCHEMA} is the oldest."
+        )
     version = one_line(evidence.report.run.suite.version, 40) or "(none)"
     if version not in evidence.releases:
         known = ", ".join(evidence.releases[-_CURRENT - _STALE :])

@@ -229,9 +229,9 @@ RULES = (
         "G12",
         title="command line",
         requirement="The run was complete and strict: without -k, -m, --deselect or a selection of this suite, and not "
-        "with strictness bring-up. The command line has only options that a judged run may have, and no plugin of its own. "
-        "If the gate is given a challenge, the run used it. The command line, the profile, the strictness, the seed and "
-        "the number of processes do not contradict each other.",
+        "with strictness bring-up. The command line has only options that a judged run may have, and no plugin of its "
+        "own. If the gate is given a challenge, the run used it. The command line, the profile, the strictness, the "
+        "seed and the number of processes do not contradict each other.",
         why="A selection can leave failures out. A run without the challenge may be another vendor's, or last year's.",
         fix="Run pytest --accelerator=NAME with options of workers and folders only, and with --challenge NONCE "
         "if there is one. Merge shards with: conformance merge.",
@@ -261,8 +261,8 @@ RULES = (
         "G15",
         title="stack",
         requirement="The fingerprint is that of the run's stack, names the tested torch, and equals the requested one. "
-        "The facts, the devices and the ranks are those of one possible machine. The stack names the build of torch and "
-        "the suite's files.",
+        "The facts, the devices and the ranks are those of one possible machine. The stack names the build of torch "
+        "and the suite's files.",
         why="A result is valid for the software stack that produced it.",
         fix="Run on the stack that is to be certified, and send the file unedited.",
         check=check_environment,

@@ -47,8 +47,8 @@ RULES = (
     Rule(
         "G10",
         title="needless waivers",
-        requirement="Every waiver matches a claimed case, and every case that it matches still fails, with an error within "
-        "the waiver's. Flaky cases may pass; each of them is named.",
+        requirement="Every waiver matches a claimed case, and every case that it matches still fails, with an error "
+        "within the waiver's. Flaky cases may pass; each of them is named.",
         why="A waiver that is no longer needed hides the next regression. A pattern that is too wide matches "
         "cases that pass.",
         fix="Delete or narrow it: conformance waivers prune.",

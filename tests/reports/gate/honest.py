@@ -51,9 +51,7 @@ def latest(report: Report) -> Report:
     )
     run = replace(report.run, suite=suite)
     return with_fingerprint(
-        replace(
-            report, run=run, accelerator=accelerator, environment=environment, cases=cases, schema=LATEST_SCHEMA
-        )
+        replace(report, run=run, accelerator=accelerator, environment=environment, cases=cases, schema=LATEST_SCHEMA)
     )
 
 

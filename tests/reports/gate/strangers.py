@@ -15,6 +15,10 @@ CLEAN = {**PASS, "message": "", "repro": ""}
 GOOD = {**CLEAN, "metrics": {"comparisons": 12, "samples": 12, "max_abs": 1e-7, "max_budget_ratio": 0.2}}
 
 
+def skip(reason: str) -> dict[str, Any]:
+    return {"outcome": "skip", "reason": reason, "message": "", "repro": "", "metrics": {}}
+
+
 @dataclass(frozen=True)
 class Stranger:
     """Forgery of a report with failures."""
@@ -35,7 +39,10 @@ STRANGERS: tuple[Stranger, ...] = (
     S("a pass that keeps the command", failed={**GOOD, "repro": "pytest --case x"}),
     S("a pass that keeps the message", failed={**GOOD, "message": "worked in the end"}),
     S("a pass without numbers", failed={**CLEAN, "metrics": {}}),
-    S("a pass with an exact budget of 1.0001", failed={**CLEAN, "metrics": {"comparisons": 9, "max_budget_ratio": 1.0001}}),
+    S(
+        "a pass with an exact budget of 1.0001",
+        failed={**CLEAN, "metrics": {"comparisons": 9, "max_budget_ratio": 1.0001}},
+    ),
     S("a pass with an error in words", failed={**CLEAN, "metrics": {"comparisons": 9, "max_budget_ratio": "small"}}),
     S("a pass with a negative error", failed={**CLEAN, "metrics": {"comparisons": 9, "max_budget_ratio": -0.1}}),
     S("a pass with the script of a failure", failed={**GOOD, "metrics": {**GOOD["metrics"], "script": "import torch"}}),
@@ -44,16 +51,16 @@ STRANGERS: tuple[Stranger, ...] = (
     S("a pass in no time", failed={**GOOD, "seconds": 0.0}),
     S("a pass in negative time", failed={**GOOD, "seconds": -2.0}),
     S("an emulated pass", failed={**GOOD, "reason": "emulated"}),
-    S("skipped for the environment", failed={"outcome": "skip", "reason": "environment", "message": "no memory", "repro": "", "metrics": {}}),
-    S("skipped as unsupported", failed={"outcome": "skip", "reason": "unsupported", "message": "", "repro": "", "metrics": {}}),
-    S("skipped as undeclared", failed={"outcome": "skip", "reason": "undeclared", "message": "", "repro": "", "metrics": {}}),
-    S("skipped as waived", failed={"outcome": "skip", "reason": "waived", "message": "bug", "repro": "", "metrics": {"observed": "wrong"}}),
-    S("skipped as a stub", failed={"outcome": "skip", "reason": "stub", "message": "", "repro": "", "metrics": {}}),
-    S("skipped as over-declared", failed={"outcome": "skip", "reason": "over-declared", "message": "", "repro": "", "metrics": {}}),
+    S("skipped for the environment", failed={**skip("environment"), "message": "no memory"}),
+    S("skipped as unsupported", failed=skip("unsupported")),
+    S("skipped as undeclared", failed=skip("undeclared")),
+    S("skipped as waived", failed={**skip("waived"), "message": "bug", "metrics": {"observed": "wrong"}}),
+    S("skipped as a stub", failed=skip("stub")),
+    S("skipped as over-declared", failed=skip("over-declared")),
     S("a stale waiver", failed={"reason": "waiver-stale", "message": "", "repro": ""}),
     S("an expired waiver", failed={"reason": "waiver-expired"}),
     S("a failure of the suite", failed={"reason": "suite-error"}),
-    S("under-declared", failed={"outcome": "skip", "reason": "under-declared", "message": "", "repro": "", "metrics": {}}),
+    S("under-declared", failed=skip("under-declared")),
     S("not about the device", failed={**GOOD, "about": "package"}),
     S("moved to the deep tier", failed={"tier": "deep"}),
     S("another area", failed={"area": "imported"}),
@@ -65,8 +72,8 @@ STRANGERS: tuple[Stranger, ...] = (
     S("the failures are lost", failed={"lost": True}),
     S("the failures are unknown to the plan", failed={**GOOD, "id": "operators.renamed[{n}]"}),
     # Claims.
-    S("the claims are emptied", claims="emptied", failed={"outcome": "skip", "reason": "undeclared", "message": "", "repro": "", "metrics": {}}),
-    S("what failed is denied without a reason", claims="denied-oddly", failed={"outcome": "skip", "reason": "unsupported", "message": "", "repro": "", "metrics": {}}),
+    S("the claims are emptied", claims="emptied", failed=skip("undeclared")),
+    S("what failed is denied without a reason", claims="denied-oddly", failed=skip("unsupported")),
     S("everything is on the host", claims="host"),
     S("a claim is written twice", claims="twice", failed=GOOD),
     S("a claim in other words", claims="words", failed=GOOD),
@@ -80,19 +87,47 @@ STRANGERS: tuple[Stranger, ...] = (
     S("no id", head={"run.id": " "}, failed=GOOD),
     S("an end before the start", head={"run.finished": "2020-01-01T00:00:00+00:00"}, failed=GOOD),
     S("no end", head={"run.finished": ""}, failed=GOOD),
-    S("dates without a zone", head={"run.started": "2026-11-25T08:00:00", "run.finished": "2026-11-25T09:00:00"}, failed=GOOD),
+    S(
+        "dates without a zone",
+        head={"run.started": "2026-11-25T08:00:00", "run.finished": "2026-11-25T09:00:00"},
+        failed=GOOD,
+    ),
     S("a date in words", head={"run.started": "yesterday"}, failed=GOOD),
-    S("a run of next year", head={"run.started": "2027-11-25T08:00:00+00:00", "run.finished": "2027-11-25T09:00:00+00:00"}, failed=GOOD),
+    S(
+        "a run of next year",
+        head={"run.started": "2027-11-25T08:00:00+00:00", "run.finished": "2027-11-25T09:00:00+00:00"},
+        failed=GOOD,
+    ),
     S("an hour in a second", head={"run.finished": "{started}"}, failed=GOOD),
     S("negative workers", head={"run.invocation.workers": -1}, failed=GOOD),
     S("a million workers", head={"run.invocation.workers": 1_000_000}, failed=GOOD),
     S("ten thousand shards", head={"run.id": "merged-ab", "run.invocation.shards": 10_000}, failed=GOOD),
-    S("an own plugin", head={"environment.plugins": ["accelerator-conformance 0.1.0", "pytest-xdist 3.8.0", "judge"]}, failed=GOOD),
+    S(
+        "an own plugin",
+        head={"environment.plugins": ["accelerator-conformance 0.1.0", "pytest-xdist 3.8.0", "judge"]},
+        failed=GOOD,
+    ),
     S("a hook in a variable", head={"environment.variables": {"PYTEST_PLUGINS": "judge"}}, failed=GOOD),
-    S("a fixture file", head={"run.invocation.argv": ["--accelerator=sim", "--profile=full", "--confcutdir=/x"]}, failed=GOOD),
-    S("only what failed last", head={"run.invocation.argv": ["--accelerator=sim", "--profile=full", "--lf"]}, failed=GOOD),
-    S("stops at the first failure", head={"run.invocation.argv": ["--accelerator=sim", "--profile=full", "-x"]}, failed=GOOD),
-    S("another accelerator was typed", head={"run.invocation.argv": ["--accelerator=cpu", "--profile=full"]}, failed=GOOD),
+    S(
+        "a fixture file",
+        head={"run.invocation.argv": ["--accelerator=sim", "--profile=full", "--confcutdir=/x"]},
+        failed=GOOD,
+    ),
+    S(
+        "only what failed last",
+        head={"run.invocation.argv": ["--accelerator=sim", "--profile=full", "--lf"]},
+        failed=GOOD,
+    ),
+    S(
+        "stops at the first failure",
+        head={"run.invocation.argv": ["--accelerator=sim", "--profile=full", "-x"]},
+        failed=GOOD,
+    ),
+    S(
+        "another accelerator was typed",
+        head={"run.invocation.argv": ["--accelerator=cpu", "--profile=full"]},
+        failed=GOOD,
+    ),
     S("another profile was typed", head={"run.invocation.argv": ["--accelerator=sim", "--profile=core"]}, failed=GOOD),
     # The stack.
     S("another version of the suite", head={"run.suite.version": "0.2.0"}, failed=GOOD),
@@ -116,8 +151,18 @@ STRANGERS: tuple[Stranger, ...] = (
     S("all take a day", passed={"seconds": 86_400.0}, failed=GOOD),
     # What one file cannot show.
     S("every trace is replaced by good numbers", failed=GOOD, seen=False),
-    S("another driver and chip", head={"accelerator.driver": "9.9", "accelerator.device_names": ["Other"]}, failed=GOOD, seen=False),
-    S("another id and day", head={"run.id": "fresh", "run.started": "2026-11-25T20:30:00+00:00"}, failed=GOOD, seen=False),
+    S(
+        "another driver and chip",
+        head={"accelerator.driver": "9.9", "accelerator.device_names": ["Other"]},
+        failed=GOOD,
+        seen=False,
+    ),
+    S(
+        "another id and day",
+        head={"run.id": "fresh", "run.started": "2026-11-25T20:30:00+00:00"},
+        failed=GOOD,
+        seen=False,
+    ),
     S("the files of the release", head={"run.suite.files_sha256": "ab" * 32}, failed=GOOD, seen=False),
     S("another build of torch", head={"accelerator.torch_build": "abcdef012345"}, failed=GOOD, seen=False),
-)  # fmt: skip
+)

@@ -16,6 +16,7 @@ from conformance.reports.gate.evidence import GateEvidence, SignatureCheck
 from conformance.reports.gate.rules.names import BUILT_IN, DEVICE_TYPES
 from conformance.reports.gate.signers import accelerators_of
 from conformance.reports.merge import merge
+from conformance.reports.model import Report
 from conformance.reports.profiles import find_policy
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.applying import OBSERVED
@@ -33,8 +34,8 @@ from .edits import (
     typed,
 )
 from .honest import (
-    as_published,
     DAY,
+    as_published,
     earlier,
     honest,
     judged,

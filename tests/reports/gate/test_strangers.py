@@ -22,7 +22,9 @@ FAILED = 12
 @cache
 def failing() -> Report:
     """A run in which some operators are wrong, as a run would write it."""
-    ids = {case.id for case in [case for case in honest().cases if is_native(case) and case.area == "operators"][:FAILED]}
+    ids = {
+        case.id for case in [case for case in honest().cases if is_native(case) and case.area == "operators"][:FAILED]
+    }
     wrong = {
         "outcome": Outcome.FAIL,
         "reason": Reason.WRONG,
@@ -30,7 +32,8 @@ def failing() -> Report:
         "repro": "pytest --accelerator=sim --case x",
     }
     cases = tuple(
-        replace(c, **wrong, metrics={**c.metrics, "max_budget_ratio": 31.0}) if c.id in ids else c for c in honest().cases
+        replace(c, **wrong, metrics={**c.metrics, "max_budget_ratio": 31.0}) if c.id in ids else c
+        for c in honest().cases
     )
     return mended(replace(honest(), cases=cases))
 

@@ -116,7 +116,9 @@ def honest(id: str = "new", days: int = 1, plan: tuple[PlannedCase, ...] = PLAN)
     run = Run(id, (end - timedelta(minutes=5)).isoformat(), suite, end.isoformat(), invocation)
     report = Report(
         run=run,
-        accelerator=AcceleratorRecord("acme", "acme", "acme:0", 1, ("Acme One",), "acmeccl", driver="1.2", torch=TORCH, torch_build="2f3c"),
+        accelerator=AcceleratorRecord(
+            "acme", "acme", "acme:0", 1, ("Acme One",), "acmeccl", driver="1.2", torch=TORCH, torch_build="2f3c"
+        ),
         environment=Environment(facts=FACTS, plugins=PLUGINS),
         declaration=DeclarationRecord(cells=CLAIMS),
         cases=tuple(map(case, plan)),

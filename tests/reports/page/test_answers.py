@@ -70,7 +70,7 @@ def test_an_alias_leads_to_a_subject(page: dict[str, Any]) -> None:
 def test_cells_that_pytorch_lacks_count_nowhere(page: dict[str, Any]) -> None:
     (relu,) = asked(page, "relu")
 
-    assert [(column["title"], column["kind"]) for column in relu["columns"]][0] == ("cpu", "yes")
+    assert (relu["columns"][0]["title"], relu["columns"][0]["kind"]) == ("cpu", "yes")
 
 
 def test_the_worst_error_is_that_of_failures_too(page: dict[str, Any]) -> None:
@@ -89,7 +89,9 @@ def test_the_worst_error_is_that_of_failures_too(page: dict[str, Any]) -> None:
 
 
 def test_fp8_means_both_of_its_dtypes_and_a_part_of_a_name_finds_the_accelerator(page: dict[str, Any]) -> None:
-    renamed = [{**column, "title": title} for column, title in zip(page["columns"], ("cpu", "sim", "delta-test"), strict=True)]
+    renamed = [
+        {**column, "title": title} for column, title in zip(page["columns"], ("cpu", "sim", "delta-test"), strict=True)
+    ]
 
     fp8, delta = asked({**page, "columns": renamed}, "copy fp8", "conv2d delta")
 

@@ -47,10 +47,12 @@ def data(text: str) -> dict[str, Any]:
 
 def test_the_matrix_is_in_the_html() -> None:
     text = page(many.report("supa", (ADD, MUL)), many.report("npu", (ADD,)))
-    rows = re.findall(r"<th scope=row(?:group)?>(\w*) <i>(\d+)</i><td class=(\w+)>(.*?)<td class=(\w+)>(.*?)\n", text)
+    rows = re.findall(
+        r"<th scope=row(?:group)?>(\w*) <i>(\d+)</i><td(?: class=(\w+))?>(.*?)<td(?: class=(\w+))?>(.*?)\n", text
+    )
     assert rows == [
-        ("operators", "2", "ok", "✓ 1", "x3", "✕ 1"),
-        ("add", "1", "ok", "✓ 1", "ok", "✓ 1"),
+        ("operators", "2", "", "✓ 1", "x3", "✕ 1"),
+        ("add", "1", "", "✓ 1", "", "✓ 1"),
         ("mul", "1", "nr", "–<i> not run</i>", "x3", "✕ 1"),
     ]
 
