@@ -56,7 +56,7 @@ def check_workers(report: Report) -> Iterator[GateFinding]:
     workers, shards, merged = run.invocation.workers, run.invocation.shards, run.id.startswith(MERGED)
     fits = 0 <= shards <= min(_MOST_SHARDS, max(len(report.cases), 1))
     # Older reports that were merged do not say of how many.
-    if not fits or (report.schema >= RECORDS_STACK and (shards > 1) is not merged):
+    if not fits or (report.schema >= RECORDS_STACK and (shards > 1) is not merged) or shards == 1:
         yield reject("G12", f"The run {one_line(run.id, 60)} cannot be merged of {shards} shards.")
         return
     cores = report.environment.facts.get("cores")

@@ -132,7 +132,9 @@ def _history(column: PageColumn, ids: Sequence[str]) -> Iterator[dict[str, Any]]
     """Yield the earlier runs, the newest first: what differs from the run after each, by the place of the case."""
     after, room = _letters(column.endings, ids), _MOST_CHANGES
     for number, run in enumerate(column.earlier[: -_MOST_RUNS - 1 : -1]):
-        letters = _letters(run.endings, ids)
+        # Not its endings, which it would keep: two hundred runs would take more memory than the reports.
+        known = dict(zip(run.ids, run.letters, strict=True))
+        letters = "".join([known.get(id, ABSENT) for id in ids])
         changed = {place: old for place, (old, new) in enumerate(zip(letters, after, strict=True)) if old != new}
         room -= len(changed)
         # The run before is always there, because the page says what has changed since.

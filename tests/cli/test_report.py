@@ -56,7 +56,7 @@ def test_a_report_is_written_to_a_file(tmp_path: Path, capsys: Captured) -> None
 
     assert main(["report", str(tmp_path), "--format=json", "-o", str(tmp_path / "out.json")]) == 0
 
-    assert json.loads((tmp_path / "out.json").read_text())["schema"] == 1
+    assert json.loads((tmp_path / "out.json").read_text())["schema"] == 2
     assert capsys.readouterr().out == ""
 
 

@@ -20,7 +20,7 @@ from conformance.reports.model import Report, manifest_sha256
 from conformance.reports.report_json import from_json, read_hashed, read_report, to_json
 from conformance.reports.views import packed
 
-from .gate.honest import PUBLISHED, published
+from .gate.honest import PUBLISHED, as_published
 from .gate.world import honest, plain
 from .test_hostile import FILES
 
@@ -63,7 +63,7 @@ def test_a_large_report_is_the_same_report(form: str, tmp_path: Path) -> None:
 
 def test_a_published_report_is_the_same_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message, metric and reason of an honest run is kept."""
-    whole = published("supa")
+    whole = as_published("supa")
     monkeypatch.setattr(streaming, "_CHUNK", 1 << 16)
     monkeypatch.setattr(streaming, "_BATCH", 2_000)
     monkeypatch.setattr(planned, "_MANY", 10)

@@ -78,8 +78,7 @@ RULES = (
         title="unreadable",
         requirement="The report can be read: it is UTF-8 JSON of a known schema, without unknown or repeated keys, and "
         "within the size limits.",
-        why="A report that cannot be read cannot be judged. A reader that guesses can be made to guess wrong. The "
-        "exit status is 2, not 1.",
+        why="A reader that guesses can be made to guess wrong. The exit status is 2, not 1.",
         fix="Send the report.json that the run wrote, unedited. Make one from a journal with: conformance report "
         "FOLDER --format json.",
         check=check_parsed,

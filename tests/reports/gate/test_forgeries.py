@@ -25,7 +25,10 @@ FORGED = longer([(*PAIRS[0], SMALL_SAMPLE), *((*pair, SAMPLE) for pair in PAIRS)
 ACCEPTED = {
     # The signer answers for facts that no other part of the file repeats; --fingerprint compares all of the machine's.
     "run.id:*": "any text is a name for a run; --baseline finds a replay",
-    "run.suite.commit:*": "no rule reads it",
+    "run.suite.commit:*": "a commit that could be one",
+    "run.suite.files_sha256:*": "any hash could be that of a release; `not checked` says if it is not this suite's",
+    "accelerator.torch_build:*": "what the accelerator says of itself; --fingerprint compares it",
+    "environment.plugins:*": "names of installed packages; --fingerprint compares them",
     "run.*: of another report": "dates and workers of an honest run fit the cases of another one",
     "run: replaced by another report's": "refused where the command line is another accelerator's",
     "run.invocation.argv:*": "options may come from PYTEST_ADDOPTS, so an empty command line is honest",
