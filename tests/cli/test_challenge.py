@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from conformance.cli import challenge
 from conformance.cli.main import main
+from conformance.judging.answers import Answers
 from conformance.plan.bundled import suite_version, torch_version
 from conformance.reports.challenge import new_nonce, parsed, seed_of_challenge
 from conformance.reports.model import CaseRecord, Report
@@ -128,3 +130,30 @@ def test_answers_are_read_strictly() -> None:
     for bad in ("x", "0123abcd=", "0123abcd=1 0123abcd=2", "0123ABCD=1", f"0123abcd={'9' * 61}", "=".join("ab")):
         with pytest.raises(Exception, match="is not an answer to a challenge"):
             parsed(bad)
+
+
+@pytest.mark.parametrize(("right", "status"), [(0, 1), (1, 1), (5, 1), (6, 0), (10, 0)])
+def test_too_few_answers_are_not_accepted(right: int, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = [CaseRecord(f"operators.c{n}", "operators") for n in range(10)]
+    cases = tuple(
+        replace(case, metrics={"answer": "0123abcd=1"}) if n < right else case for n, case in enumerate(sample)
+    )
+
+    assert challenge._print_result(sample, replace(world.honest(), cases=cases)) == status
+    assert ("not accepted" in capsys.readouterr().out) is bool(status)
+
+
+def test_a_case_without_a_tensor_answers_with_a_small_computation_of_the_device() -> None:
+    kept = Answers(NONCE, "accelerator.device.count")
+    kept.of_device("cpu")
+    name, value = next(iter(kept.values().items()))
+
+    Answers(NONCE, "accelerator.device.count", f"{name}={value}").of_device("cpu")
+    with pytest.raises(AssertionError, match="small whole numbers wrongly"):
+        Answers(NONCE, "accelerator.device.count", f"{name}={float(value) + 1}").of_device("cpu")
+    other = Answers("another-nonce", "accelerator.device.count")
+    other.of_device("cpu")
+    assert other.values() != kept.values()
+    refusing = Answers(NONCE, "accelerator.device.count")
+    refusing.of_device("no such device")
+    assert refusing.values() == {}
