@@ -16,7 +16,6 @@ from .comparing import check_call
 from .families import Stage, source
 from .variants import check_forms
 
-
 #: Dtypes of models that have a sample of many blocks; the others have theirs in the deep tier.
 _OF_MODELS = (torch.bfloat16, torch.float16, torch.int32, torch.uint8, torch.bool)
 

@@ -1,0 +1,165 @@
+"""Statements of two calls: a part is read and written, a view is written and its base read, a call is made again.
+
+Each call alone is right on a device that queues the read behind the write, keeps a copy for a view, or keeps what it
+has prepared for a call under a key that leaves out data, shape or an exception between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.numerics.layout import shares_memory
+from conformance.numerics.trees import leaves
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.execution import attempt, call, host_call, perform
+from conformance.suites.operators.calls.facts import facts
+from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.oracle import Oracle, of_forward
+
+from . import large
+from .families import Stage, check, source
+from .kinds import representative
+
+#: Numbers from 9650 on are no numbers of other samples.
+_NUMBER = 9650
+#: Rows and columns of what statements read and write.
+_SHAPE = (6, 3)
+
+
+def _compare(cell: Cell, statement: Call) -> None:
+    """Compare what a statement leaves with the host's; it moves elements, so that no oracle is needed."""
+    expected = attempt(call, cell.info, statement.on(HOST))
+    if expected.error is None:
+        found = perform(execution.execute, cell.info, cell.on(statement))
+        cell.judge.result(statement, found, expected.value, Oracle(_nothing, statement), 1.0)
+
+
+def _nothing(*_: Any) -> list[Any]:
+    return []
+
+
+# --- parts that are read and written ----------------------------------------------------------------------------------
+
+
+def columns_turned(place: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return a statement that reads a part, and writes its columns in reverse into the same part."""
+
+    def statement(tensor: torch.Tensor, *index: Any) -> torch.Tensor:
+        tensor[place(*index)] = tensor[place(*index)].flip(-1)
+        return tensor
+
+    return statement
+
+
+def _exchanged(tensor: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    tensor[first], tensor[second] = tensor[second], tensor[first]
+    return tensor
+
+
+def _selected(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return tensor.masked_scatter_(mask, tensor.masked_select(mask).flip(0))
+
+
+def _scattered(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return tensor.scatter_(0, index, tensor.gather(0, index).flip(-1))
+
+
+def _rolled(tensor: torch.Tensor) -> torch.Tensor:
+    tensor[1:] = tensor[:-1].clone()
+    return tensor
+
+
+_MASK, _INDEX = torch.tensor([True, False, True, True, False, True]), torch.tensor([4, 1, 5])
+#: Statements by the operator that reads: name, function and arguments behind the tensor.
+_STATEMENTS: Final[dict[str, list[tuple[str, Callable[..., Any], tuple[Any, ...]]]]] = {
+    "__getitem__": [
+        ("rows by a mask", columns_turned(lambda mask: mask), (_MASK,)),
+        ("rows by an index", columns_turned(lambda index: index), (_INDEX,)),
+        ("columns by an index", columns_turned(lambda index: (slice(None), index)), (torch.tensor([2, 0]),)),
+        ("elements by a mask", lambda tensor, mask: _selected(tensor, mask), (_MASK.view(6, 1).expand(6, 3).clone(),)),
+        ("rows exchanged", _exchanged, (torch.tensor([0, 1]), torch.tensor([4, 2]))),
+        ("rows that move", _rolled, ()),
+    ],
+    "masked_select": [("elements by a mask", _selected, (_MASK.view(6, 1).expand(6, 3).clone(),))],
+    "gather": [("elements by an index", _scattered, (torch.tensor([[5, 0, 2], [1, 3, 4]]),))],
+}
+
+
+@source(Mode.INFERENCE, _compare, values=True)
+def statements(cell: Cell) -> Iterator[Call]:
+    """Yield statements that read a part and write it, in every dtype."""
+    count = torch.Size(_SHAPE).numel()
+    for order, (name, function, args) in enumerate(_STATEMENTS.get(cell.info.full_name, ())):
+        values = (torch.arange(count) % 13).to(cell.dtype).view(_SHAPE)
+        yield Call(_NUMBER + order, values, args, source=name).into("read, then written", function)
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+class _Written:
+    """A view is written in reverse order of its elements, and its base is returned."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, base: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        views = self._function(base, *args, **kwargs)
+        view = next(leaf for leaf in leaves(views) if isinstance(leaf, torch.Tensor))
+        view.copy_(view.clone().flip(tuple(range(view.dim()))))
+        return base
+
+
+@source(Mode.INFERENCE, _compare, stage=Stage.FORMS, fixed=True)
+def written_views(cell: Cell) -> Iterator[Call]:
+    """Yield a sample of an operator that returns a view: the view is written, and the base read."""
+    sample = representative(cell.fixed)
+    usual = host_call(cell.info.op, sample)
+    view = next((leaf for leaf in leaves(usual.value) if isinstance(leaf, torch.Tensor)), None)
+    if view is None or not isinstance(sample.input, torch.Tensor) or sample.input.layout is not torch.strided:
+        return
+    if view.numel() > 1 and shares_memory(view, usual.given.input):
+        yield sample.into("the view written, then the base", _Written(cell.info.op))
+
+
+# --- calls that are made again ----------------------------------------------------------------------------------------
+
+
+@check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
+def calls_again(cell: Cell) -> None:
+    """Compare a call that is made again with other data in the same memory, after another shape and a refused call."""
+    sample = representative(cell.fixed)
+    if not isinstance(sample.input, torch.Tensor) or not large.fits(sample) or facts(cell.info.name).unchecked:
+        return
+    if sample.input.numel() < 2 or 0 in sample.input.stride():
+        return
+    turned = sample.input.detach().flip(tuple(range(sample.input.dim())))
+    other = sample.with_tensor(sample.input, turned).named(form="again, with other data")
+    due = host_call(cell.info.op, other)
+    if due.error is not None or due.draws:
+        return
+    device = cell.on(sample)
+    execution.execute(cell.info.op, device)
+    for between in _between(cell, sample):
+        refused = host_call(cell.info.op, between).error is not None
+        with contextlib.suppress(Exception) if refused else contextlib.nullcontext():
+            execution.execute(cell.info.op, cell.on(between))
+    device.input.copy_(cell.on(other).input)
+    cell.note(other)
+    found = execution.execute(cell.info.op, device)
+    n = cell.judge.length(other, due.value)
+    cell.judge.result(other, found, due.value, of_forward(cell.info, other), n)
+
+
+def _between(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield a sample of another shape, and a call that fits no other argument; none has an index out of its bounds."""
+    shapes = [tensor.shape for tensor in sample.tensors]
+    yield from [other for other in cell.fixed if [tensor.shape for tensor in other.tensors] != shapes][:1]
+    if all(tensor.is_floating_point() for tensor in sample.tensors) and sample.input.shape[-1] > 2:
+        yield sample.with_tensor(sample.input, sample.input.detach()[..., 1:].contiguous())
