@@ -361,3 +361,57 @@ def after_a_refusal() -> Device:
 )
 def test_a_call_that_is_made_again(name: str, device: Callable[[], Device], monkeypatch: pytest.MonkeyPatch) -> None:
     red(f"{name}[float32-inference]", device(), "again, with other data", monkeypatch)
+
+
+# --- draws ------------------------------------------------------------------------------------------------------------
+
+
+def repeating(share: int) -> Device:
+    """Return a device whose second draw begins where a part of the first one was."""
+    kept: dict[Any, torch.Tensor] = {}
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        if not sample.source.endswith("draws of two calls") or extra:
+            return result
+        before = kept.pop(sample.number, None)
+        if before is None:
+            kept[sample.number] = result.clone()
+            return result
+        result.view(-1)[: -share or None] = before.view(-1)[share:]
+        return result
+
+    return execute
+
+
+def of_neighbours(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give each number twice."""
+    result = call(function, sample, **extra)
+    if isinstance(result, torch.Tensor) and result.numel() > 10000:
+        flat = result.view(-1)
+        flat[1::2] = flat[::2][: flat[1::2].numel()].clone()
+    return result
+
+
+def one_at_zero(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give 1 for one of many probabilities of 0."""
+    result = call(function, sample, **extra)
+    if isinstance(result, torch.Tensor) and result.numel() > 10000:
+        result.view(-1)[777] = 1
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "message"),
+    [
+        ("multinomial", repeating(3), "the second call repeats the first one"),
+        ("nn.functional.dropout", repeating(0), "the second call repeats the first one"),
+        ("normal", of_neighbours, "numbers 1 apart|elements differ|places|standard errors"),
+        ("rand_like", of_neighbours, "standard errors"),
+        ("bernoulli", one_at_zero, "a draw without freedom"),
+    ],
+)
+def test_draws_that_depend_on_each_other(
+    name: str, device: Device, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    red(f"{name}[float32-inference]", device, message, monkeypatch)

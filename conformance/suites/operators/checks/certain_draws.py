@@ -26,6 +26,8 @@ _NUMBER, _SPREAD_NUMBER = 9500, 9600
 #: A number that bfloat16 does not hold.
 _ODD = 1.2345678
 _INF = float("inf")
+#: Numbers of a draw in which something rare occurs.
+_MANY = 100_003
 #: Input, other arguments and keywords of a call.
 Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
 #: A ratio of draws that is so near to the spread follows it; it is exact within so many roundings.
@@ -130,6 +132,9 @@ def _one_hot() -> Iterator[Arguments]:
 
 def _probabilities() -> Iterator[Arguments]:
     yield (_numbers(6, 5) > 0).float(), (), {}
+    # Of many numbers from 0 on, one is 0, and one rounds to 1.
+    for chance in (0.0, 1.0):
+        yield torch.full((_MANY,), chance), (), {}
 
 
 #: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
