@@ -461,6 +461,13 @@ def _chosen(cell: Cell) -> list[Call]:
     return cell.kept("variants", lambda: list(_choose(cell)))
 
 
+def _image(cell: Cell) -> Call | None:
+    """Return a sample of four dimensions for a function of single elements, if the host computes it and draws none."""
+    image = tiers.image(cell.info, cell.dtype)
+    made = host_call(cell.info.op, image) if image is not None else None
+    return image if made is not None and made.error is None and not made.draws else None
+
+
 def _choose(cell: Cell) -> Iterator[Call]:
     """Yield one sample; in one dtype also those with other kinds of arguments, and one without dimensions.
 
@@ -469,9 +476,7 @@ def _choose(cell: Cell) -> Iterator[Call]:
     first = representative(cell.fixed)
     if not (isinstance(first.input, torch.Tensor) and first.input.dim() > 1):
         # A vector has no rows that may lie apart, and no channels that may be last.
-        image = tiers.image(cell.info, cell.dtype)
-        made = host_call(cell.info.op, image) if image is not None else None
-        first = image if image is not None and made.error is None and not made.draws else first
+        first = _image(cell) or first
     yield first
     if not cell.is_first_dtype:
         return

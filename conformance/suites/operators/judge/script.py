@@ -315,8 +315,8 @@ def _numbers(tensor: torch.Tensor) -> str:
         made = f"torch.complex(torch.tensor([{real}], dtype={kind}), torch.tensor([{imaginary}], dtype={kind}))"
         return f"{made}{shape}"
     if dense.dtype is torch.bool and has_other_bytes(dense):
-        data = _texts(dense.reshape(-1).view(torch.uint8))
-        return f"torch.tensor([{data}], dtype=torch.uint8).view(torch.bool){shape}"
+        values = _texts(dense.reshape(-1).view(torch.uint8))
+        return f"torch.tensor([{values}], dtype=torch.uint8).view(torch.bool){shape}"
     return f"torch.tensor([{_texts(dense.reshape(-1))}], dtype={dense.dtype}){shape}"
 
 
