@@ -47,7 +47,7 @@ _TRIED = 7
 
 
 @source(Mode.INFERENCE, check_with_forms, dtypes=tuple(_BASES), fixed=True)
-def near_numbers(cell: Cell) -> Iterator[Call]:
+def wide_neighbours(cell: Cell) -> Iterator[Call]:
     """Yield samples of large integers that are near to each other, for operators that compare or choose."""
     if facts(cell.info.name).unchecked or not _compares(cell):
         return
