@@ -32,6 +32,8 @@ ALLOWED = {
         "conformance.suites",
         "conformance.plan.case",
         "conformance.process.machine",
+        # The call that a crash or a hang names.
+        "conformance.process.last_call",
         "conformance.process.python",
         "conformance.judging.finding",
         # The type of the fixture `check`, and the fields by which a call is named in a report.

@@ -37,6 +37,23 @@ class BundledCase:
         return inspect.getdoc(self.function) or ""
 
 
+def noted_call(fields: Sequence[str]) -> tuple[str, str]:
+    """Return the selector of ``--case`` and the label of a call that a process has noted; the selector may be empty.
+
+    ``fields`` are those of a call of an operator, or a label alone.
+    """
+    if len(fields) == 1:
+        return "", fields[0]
+    # Imported here: it imports torch, which only a process with a crash to tell needs.
+    from conformance.suites.operators.calls.calls import Call
+
+    try:
+        call = Call.of_note(*fields)
+    except (TypeError, ValueError):
+        return "", " ".join(fields)  # cut in the middle
+    return call.key, call.label
+
+
 def area_names() -> list[str]:
     """Return the names of the areas that have a suite, sorted. An area is a folder of ``suites``."""
     return sorted(m.name for m in pkgutil.iter_modules([str(SUITES)]) if m.ispkg)

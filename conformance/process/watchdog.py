@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from conformance.process.machine import slowdown
 
 _HAS_ALARM = hasattr(signal, "SIGALRM")
 #: First words of a faulthandler dump that a fatal signal caused.
@@ -90,6 +89,16 @@ def _is_empty_thread(line: str, after: str) -> bool:
     return not line or (line.startswith(("Thread 0x", "Current thread 0x")) and not after.startswith("  "))
 
 
+#: A frame of a case's own code in a dump, from which the step is known at which the process ended.
+_STEP = re.compile(r'  File "[^"]*[/\\](conformance[/\\]suites[/\\][^"]+)", line (\d+) in (\S+)')
+
+
+def step_of(stacks: str) -> str:
+    """Return the innermost frame of the suites in a dump, as words for a message; empty if there is none."""
+    found = _STEP.search(stacks)
+    return f"in {found[3]}() at {found[1]}:{found[2]}" if found else ""
+
+
 def was_hung(stacks: str) -> bool:
     """Tell whether the deadline caused a dump. Any other dump begins with the fatal error that caused it."""
     return bool(stacks.strip()) and _FATAL_MARK not in stacks
@@ -101,8 +110,8 @@ def fatal_error(stacks: str) -> str:
     return next(lines, "").removeprefix(_FATAL_MARK)
 
 
-#: Seconds that one op builder may take. The limit is generous: if PyTorch's extension loader is killed, it leaves its
-#: lock file behind, and every later load of that extension waits for ever.
+#: Seconds that one op builder may take, also on a busy machine. The limit is generous: if PyTorch's extension loader is
+#: killed, it leaves its lock file behind, and every later load of that extension waits for ever.
 COMPILING = 600.0
 
 
@@ -117,7 +126,7 @@ def while_compiling(limit: float = COMPILING) -> Iterator[None]:
     if not left:
         yield
         return
-    signal.setitimer(signal.ITIMER_REAL, limit * slowdown())
+    signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         yield
     finally:

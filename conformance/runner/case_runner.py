@@ -16,12 +16,14 @@ from conformance.judging.checker import Checker
 from conformance.judging.finding import Finding
 from conformance.judging.observation import Seen, observe, observe_body
 from conformance.judging.verdicts import claim_of, gate, judge, judge_death, with_strictness
-from conformance.plan.bundled import family_of
+from conformance.plan.bundled import family_of, noted_call
 from conformance.plan.case import Case, seed_of
-from conformance.process import peak
+from conformance.process import last_call, peak
 from conformance.process.machine import slowdown
 from conformance.process.state import ProcessState, collect_seldom, seed_everything
+from conformance.process.time_limits import case_seconds
 from conformance.process.watchdog import Watchdog
+from conformance.reports.calls import CALL, is_selector
 from conformance.reports.journal import JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, skipped
 from conformance.runner.collection import case_of
@@ -63,19 +65,22 @@ class HealthCheck:
 
 
 #: Factor for the first call of an operator or kernel. Devices compile shaders then, which has taken 76 s.
-FIRST_CALL = 5.0
+FIRST_CALL = 3.0
 #: Families of cells whose first call may compile code for the device.
 _COMPILED_ON_FIRST_CALL = ("operators.", "kernels.")
 
 
 def deadline_of(case: Case, hung: Collection[str], slowdown: float) -> float:
-    """Return the deadline of a case, in seconds. ``hung`` are the subjects of cases that have timed out in this run.
+    """Return the deadline of a case, in seconds, at most ``MOST_CASE_SECONDS``.
+
+    ``hung`` are the subjects of cases that have timed out in this run.
 
     The first call of an operator has a second chance: a longer deadline. After one case of an operator has timed out,
     its other cases have the usual deadline, so that an operator that always hangs does not stop the run.
     """
     compiles = any(cell.subject.startswith(_COMPILED_ON_FIRST_CALL) for cell in case.requires)
-    return case.deadline * slowdown * (FIRST_CALL if compiles and subject_of(case.id) not in hung else 1.0)
+    factor = FIRST_CALL if compiles and subject_of(case.id) not in hung else 1.0
+    return case_seconds(case.deadline * slowdown * factor)
 
 
 def subject_of(case_id: str) -> str:
@@ -95,6 +100,12 @@ def free_garbage(case: Case) -> None:
     """Collect the garbage of earlier cases before a case about memory: its tensors would be freed meanwhile."""
     if any(cell.subject.startswith("memory.") for cell in case.requires):
         gc.collect()
+
+
+def in_call(call: last_call.LastCall) -> tuple[str, str]:
+    """Return the selector of a noted call, which may be empty, and a clause for a message that names it."""
+    key, label = noted_call(call.fields)
+    return key, f"in the call {' '.join(label.split())}{f' {key}' if key else ''}, {call.doing}"
 
 
 class Stopped(pytest.exit.Exception):  # type: ignore[name-defined,misc]  # pytest sets this name at run time
@@ -132,6 +143,7 @@ class CaseRunner:
         if case is None:
             return (yield)
         started = time.perf_counter()
+        last_call.forget()
         self.journal.start(case.id, self._state_of(case))
         # After the journal's start, so that the case is known as running when the watchdog ends the process.
         self.watchdog.arm(self._deadline(case))
@@ -268,8 +280,13 @@ class CaseRunner:
             return verdict
         claim = self._claim(case)
         own = verdict.message or verdict.outcome.value
+        noted = last_call.noted()
+        key, where = in_call(noted) if noted else ("", "")
         message = f"the device is unusable after this case: {complaint}; the case itself: {own}"
-        return judge_death(claim.state if claim else None, Reason.POISONED, message, self.options.strictness)
+        message += f"\nit ended {where}" if where else ""
+        found = judge_death(claim.state if claim else None, Reason.POISONED, message, self.options.strictness)
+        named = {CALL: key} if is_selector(key) else {}
+        return replace(found, metrics={**found.metrics, **named})
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

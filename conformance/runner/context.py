@@ -116,7 +116,8 @@ class ReportFolder:
 
     def tidy(self) -> None:
         """Delete what killed runs have left: plans and facts that no run accepted, and stacks of their workers."""
-        for pattern in ("manifest.*.json", "facts.*.json", "setup-error.*.txt", "stacks/gw*", "stacks/*.output.txt"):
+        left = ("manifest.*.json", "facts.*.json", "setup-error.*.txt", "stacks/gw*", "stacks/*.output.txt")
+        for pattern in left:
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
 

@@ -15,6 +15,7 @@ import signal
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -22,11 +23,13 @@ import pytest
 from conformance.accelerators.declaration import State
 from conformance.judging.verdicts import judge_death
 from conformance.process.deaths import evidence, how_it_ended, output_path, read_text, timed_out
-from conformance.process.watchdog import fatal_error, read_stacks, readable, stacks_path, was_hung
+from conformance.process.last_call import call_path, read_call
+from conformance.process.watchdog import fatal_error, read_stacks, readable, stacks_path, step_of, was_hung
+from conformance.reports.calls import CALL, is_selector
 from conformance.reports.journal import CaseStart, JournalWriter, read_journal
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.reports.waivers.applying import apply
-from conformance.runner.case_runner import POISONED_EXIT, Stopped
+from conformance.runner.case_runner import POISONED_EXIT, Stopped, in_call
 from conformance.runner.context import RunContext, open_journal, repro_of
 from conformance.runner.facts import environment_facts
 from conformance.runner.waivers import for_device, today, waivers_of
@@ -104,7 +107,7 @@ class CrashHandler:
         # xdist gives a crash no phase of pytest's. As "call" it is the outcome of the case itself.
         report.when = "call"
         report.outcome = {"pass": "passed", "skip": "skipped", "fail": "failed"}[verdict.outcome.value]  # type: ignore[assignment]
-        command = repro_of(self.context, case_id)
+        command = repro_of(self.context, case_id, verdict.metrics)
         report.longrepr = f"{verdict.reason.value}: {verdict.message}\nrepro: {command}"
         if verdict.outcome is Outcome.SKIP:
             report.longrepr = (report.nodeid, 0, verdict.message)
@@ -164,11 +167,15 @@ class CrashHandler:
 
 
 def death_verdict(culprit: CaseStart, stacks: str, status: int | None, context: RunContext) -> Verdict:
-    """Return crash or hang as the verdict of a case, with the stacks that the process has left."""
+    """Return crash or hang as the verdict of a case, with the call and the stacks that the process has left."""
     reason = Reason.HANG if was_hung(stacks) else Reason.CRASH
     how = "timed out: no end before the deadline" if reason is Reason.HANG else _how_it_died(stacks, status)
-    message = f"{how}\n{readable(stacks)}".rstrip()
+    call = read_call(call_path(context.folder.path, culprit.worker))
+    key, where = in_call(call) if call else ("", step_of(stacks))
+    message = "\n".join(filter(None, (how, where, readable(stacks)))).rstrip()
     verdict = judge_death(State(culprit.claim) if culprit.claim else None, reason, message, context.options.strictness)
+    if is_selector(key):
+        verdict = replace(verdict, metrics={**verdict.metrics, CALL: key})
     return _waived(verdict, culprit.id, context)
 
 

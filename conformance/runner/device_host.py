@@ -13,6 +13,7 @@ from conformance.accelerators import autoload
 from conformance.base.errors import ConformanceError, SetupError
 from conformance.fixtures import cases as fixtures
 from conformance.process.deaths import evidence, load_seconds, output_kept, output_path, read_text
+from conformance.process.last_call import call_path, keep_calls
 from conformance.process.lifetime import die_with_parent
 from conformance.process.watchdog import Watchdog, stacks_path
 from conformance.reports.json_files import collector_paused, write_json
@@ -50,6 +51,7 @@ class DeviceHost:
             self._death_watcher.begin()
         # Not earlier: pytest's faulthandler plugin, when it is configured, directs the stacks of a crash to stderr.
         watchdog = Watchdog(stacks_path(self._context.folder.path, worker_name()))
+        keep_calls(call_path(self._context.folder.path, worker_name()))
         loaded = self._loaded(watchdog)
         if loaded is None:
             return

@@ -6,6 +6,7 @@ import base64
 import os
 import pickle
 import platform
+import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -20,6 +21,7 @@ from conformance.judging.observation import Observation, Observed, Seen
 from conformance.judging.verdicts import judge, too_few_devices, too_few_ranks
 from conformance.plan.case import Case, Isolation
 from conformance.process.machine import MOST_SLOWDOWN, slowdown
+from conformance.process.time_limits import case_seconds
 from conformance.process.watchdog import Watchdog
 from conformance.ranks.channel import Hello, Work
 from conformance.ranks.device_locks import DeviceLocks, DevicesBusy, LockedDevices, lock_folder, physical_names
@@ -35,6 +37,8 @@ OUTCOME = pytest.StashKey[CaseOutcome]()
 _HAS_RANKS = platform.system() == "Linux"
 #: Seconds that an execution may take beyond the case's deadline: for stacks, a grace period, and the tear-down.
 _AFTER_THE_DEADLINE = 30.0
+#: Seconds of a case's time that have to be left for a second try on fresh ranks.
+_LEAST_FOR_A_SECOND_TRY = 10.0
 #: Seconds that a case may wait for devices that ranks of other processes use.
 _LOCK_TIMEOUT = 600.0
 
@@ -84,7 +88,7 @@ class RankCases:
             item.stash[VERDICT] = verdict
             raise_outcome(verdict, None)
         # The pool keeps the case's deadline; the watchdog guards the pool itself. A failed case may run a second time.
-        executions = 2 * (case.deadline + _AFTER_THE_DEADLINE) * MOST_SLOWDOWN
+        executions = case_seconds() + 2 * _AFTER_THE_DEADLINE * MOST_SLOWDOWN
         self._watchdog.arm(_LOCK_TIMEOUT + START_TIMEOUT + executions)
         # The ranks make these fixtures, so pytest must not.
         item.funcargs.update(dict.fromkeys(RANK_SIDE - {"case"}))  # type: ignore[attr-defined]
@@ -122,10 +126,13 @@ class RankCases:
         assert case.world_size is not None
         # The option may raise a case's isolation, and never lower it.
         start = RankStart(self._isolation.at_least(case.isolation), dict(case.environment), imports)
+        began = time.monotonic()
         result = self._pool.run(work, case.world_size, start, devices)
-        if not result.suspects_earlier_case:
+        left = case_seconds() - (time.monotonic() - began)
+        if not result.suspects_earlier_case or left < _LEAST_FOR_A_SECOND_TRY:
             return result
         # Fresh ranks are forks: state of an earlier case cannot be in them.
+        work = replace(work, deadline=min(work.deadline, left))
         fresh = self._pool.run(work, case.world_size, RankStart(Isolation.FORK, imports=imports), devices)
         if fresh.outcome.observation.seen is not Seen.RIGHT:
             return result
@@ -191,7 +198,7 @@ def _work(item: pytest.Function, case: Case, claimed: str | None) -> Work:
         function=".".join(filter(None, (item.cls and item.cls.__qualname__, item.originalname))),
         rank=0,
         world_size=0,
-        deadline=case.deadline * slowdown(),
+        deadline=case_seconds(case.deadline * slowdown()),
         claimed=claimed,
         values=_pickled({name: item.funcargs[name] for name in item._fixtureinfo.argnames if name not in RANK_SIDE}),
     )

@@ -109,6 +109,16 @@ def test_a_deadline_grows_with_the_load() -> None:
     assert (deadline_of(plain, (), 1.0), deadline_of(plain, (), 4.0)) == (60.0, 240.0)
 
 
+def test_no_machine_gives_a_case_more_than_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Case("accelerator.copy.x", "accelerator", requires=(MEMORY.cell,), deadline=600.0)
+
+    assert {deadline_of(case, (), MOST_SLOWDOWN) for case in (OPERATOR, long)} == {300.0}
+    monkeypatch.setenv("CONFORMANCE_CASE_SECONDS", "20")
+    assert deadline_of(long, (), 1.0) == 20.0
+    monkeypatch.setenv("CONFORMANCE_CASE_SECONDS", "4000")
+    assert deadline_of(long, (), 1.0) == 300.0
+
+
 def test_the_first_call_of_an_operator_has_a_second_chance() -> None:
     """A device that compiles shaders for 76 s in its first call does not hang."""
     assert deadline_of(OPERATOR, (), 1.0) == FIRST_CALL * OPERATOR.deadline > 76

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from conformance.process import last_call
+
 Lists = Sequence[torch.Tensor]
 
 
@@ -59,6 +61,7 @@ class Function:
     def run(self, call: ListCall, place: str) -> Callable[..., Any]:
         """Return what runs an overload that the installed torch has."""
         name = f"_foreach_{self.name}{place}"
+        last_call.note(last_call.text_of(f"{name} with {call.label or 'a list'}"), last_call.ON_DEVICE)
         found: Callable[..., Any]
         found = getattr(getattr(torch.ops.aten, name), call.overload) if call.overload else getattr(torch, name)
         return found

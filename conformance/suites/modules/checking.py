@@ -16,6 +16,7 @@ from conformance.numerics.budgets import load_table
 from conformance.numerics.compare import plain, same_bits, without_nan
 from conformance.numerics.nearness import METRIC, Near, bound_of
 from conformance.numerics.trees import tensors
+from conformance.process import last_call
 from conformance.suites.operators.calls.execution import gradients_twice, reseed
 from conformance.suites.operators.calls.passes import cotangents
 from conformance.suites.operators.inputs.randomness import repeats
@@ -84,9 +85,11 @@ def check_call(
     original, given = call.made(dtype).train(training and variant != EVALUATED), call.rounded(dtype)
     given = given.arranged(change) if change else given
     label = f"{name}{f' ({call.label})' if call.label else ''}{f', {variant}' if variant else ''}"
+    last_call.note(last_call.text_of(label), last_call.COPYING)
     module = copy.deepcopy(original).to(device=device, dtype=dtype)
     if variant == "channels last":
         module = module.to(memory_format=_format(given))  # type: ignore[call-overload]  # torch's types lack it
+    last_call.note_step(last_call.ON_HOST)
     exact = host_run(copy.deepcopy(original), given.arranged(torch.Tensor.contiguous), HOST, torch.float64, training)
     host = functools.cache(lambda: host_run(copy.deepcopy(original).to(dtype), given, HOST, dtype, training))
     if change is not None:
@@ -119,7 +122,10 @@ def check_call(
 
 def run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype, training: bool) -> Run:
     """Call a module on the device under test."""
-    return host_run(module, call, device, dtype, training)
+    last_call.note_step(last_call.ON_DEVICE)
+    found = host_run(module, call, device, dtype, training)
+    last_call.note_step(last_call.READING)
+    return found
 
 
 def host_run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype, training: bool) -> Run:

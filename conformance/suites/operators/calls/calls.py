@@ -16,6 +16,7 @@ import torch
 
 from conformance.numerics.transfer import copied, shared_addresses, widened
 from conformance.numerics.trees import mapped, tensors
+from conformance.process.last_call import FIELD, text_of
 
 Found = TypeVar("Found")
 HOST = torch.device("cpu")
@@ -195,6 +196,25 @@ class Call:
     def key(self) -> str:
         """Return the selector of this call, as ``--case 'ID{sample=3,form=out}'`` takes it."""
         return "{" + ",".join(f"{name}={value}" for name, value in self.words.items()) + "}"
+
+    @functools.cached_property
+    def noted(self) -> bytes:
+        """Return the note by which a crash or a hang names this call. A copy on a device has that of its origin.
+
+        It holds what the words are made of: to make them takes three times as long, for each call.
+        """
+        if self.origin is not None:
+            return self.origin.noted
+        fields = self.number, self.source, self.change, self.part, self.arrangement, self.form
+        return text_of(FIELD.join(map(str, (*fields, [tensor.shape for tensor in self.tensors[:4]]))))
+
+    @classmethod
+    def of_note(cls, number: str, *words: str) -> Call:
+        """Return a call with the words of a noted one. Its tensors have the shapes, and no memory."""
+        source, change, part, arrangement, form, shapes = words
+        sizes = [[int(size) for size in re.findall(r"\d+", shape)] for shape in re.findall(r"Size\((.*?)\)", shapes)]
+        given = [torch.empty(size, device="meta") for size in sizes]
+        return cls(int(number), given, source=source, change=change, part=part, arrangement=arrangement, form=form)
 
 
 #: Names of what a call consists of.

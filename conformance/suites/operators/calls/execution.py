@@ -6,7 +6,7 @@ The host's side uses ``call`` and ``host_gradients``, so that a test can inject 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from torch.utils._device import _device_constructors
 from conformance.numerics.compare import plain
 from conformance.numerics.modes import with_modes
 from conformance.numerics.trees import leaves, tensors
+from conformance.process import last_call
 
 from .calls import HOST, Call
 
@@ -27,6 +28,12 @@ _NO_DEVICE: AbstractContextManager[object] = nullcontext()
 
 
 def call(function: Any, sample: Call, **extra: Any) -> Any:
+    """Call the operator on the host."""
+    last_call.note_step(last_call.ON_HOST)  # no text: it costs more than a small call, and few hosts crash
+    return _called(function, sample, extra)
+
+
+def _called(function: Any, sample: Call, extra: Mapping[str, Any]) -> Any:
     """Call the operator on the device of the sample's tensors."""
     try:
         with _default_device(function, sample):
@@ -84,8 +91,9 @@ def _on_host(function: Any, sample: Call) -> HostCall:
 
 def execute(function: Any, sample: Call, **extra: Any) -> Any:
     """Call the operator on the device under test."""
+    last_call.note(sample.noted, last_call.ON_DEVICE)
     with with_modes():
-        return call(function, sample, **extra)
+        return _called(function, sample, extra)
 
 
 @dataclass(frozen=True)
@@ -119,18 +127,26 @@ def settled(device_attempt: Attempt) -> Attempt:
 
 
 def host_gradients(outputs: Tensors, inputs: Tensors, cotangents: Tensors) -> Sequence[torch.Tensor | None]:
-    """Run backward on the device of the tensors; an input that is not used has the gradient None."""
+    """Run backward on the host; an input that is not used has the gradient None."""
+    last_call.note_step(last_call.ON_HOST)
+    return _gradients(outputs, inputs, cotangents)
+
+
+def _gradients(outputs: Tensors, inputs: Tensors, cotangents: Tensors) -> Sequence[torch.Tensor | None]:
+    """Run backward on the device of the tensors."""
     return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
 
 
 def gradients(outputs: Tensors, inputs: Tensors, cotangents: Tensors) -> Sequence[torch.Tensor | None]:
     """Run backward on the device under test."""
+    last_call.note_step(last_call.BACKWARD)
     with with_modes():
-        return host_gradients(outputs, inputs, cotangents)
+        return _gradients(outputs, inputs, cotangents)
 
 
 def gradients_twice(outputs: Tensors, inputs: Tensors, cotangents: Tensors) -> Sequence[torch.Tensor | None]:
     """Run two backwards over one graph, on the device of the tensors; return the gradients of both in one list."""
+    last_call.note_step(last_call.BACKWARD)
     with with_modes():
         runs = [
             torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, retain_graph=True) for _ in range(2)

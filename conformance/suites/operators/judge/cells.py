@@ -12,6 +12,7 @@ import torch
 from conformance.judging.checker import Checker
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.transfer import copied
+from conformance.process import last_call
 from conformance.reports.calls import fields_of
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import is_uninitialised, op_class
@@ -167,6 +168,7 @@ class Cell:
     def on(self, call: Call) -> Call:
         """Return a copy of a call on the device; on the host, if the call is not selected."""
         selected = self.selects(call)
+        last_call.note(call.noted, last_call.COPYING)
         found = call.on(self.device if selected else HOST)
         if selected:
             self.note(found)
@@ -176,6 +178,7 @@ class Cell:
         """Keep a call as the one that runs or is compared now, and what is compared."""
         self.tally.current, self.tally.info = call, self.info
         self.tally.aspect, self.tally.allowed = aspect, allowed
+        last_call.note(call.noted, last_call.READING)
         if self.only and self.selects(call):
             self.tally.selected = self.failure()
 
