@@ -47,12 +47,27 @@ class Built:
     seconds: float
 
 
+class NotBuilt(SetupError):
+    """An extension that has to be compiled first, in a process that must not take that long."""
+
+
+_may_compile = True
+
+
+def only_built() -> None:
+    """Raise ``NotBuilt`` from now on where an extension would have to be compiled."""
+    global _may_compile
+    _may_compile = False
+
+
 def build(recipe: Recipe) -> Built:
     """Return the extension; compile it unless the cache has it. Raises SetupError if the build fails."""
     folder = cache_folder() / recipe.place / _fingerprint(recipe)
     file = folder / f"{recipe.name}.so"
     if file.exists():
         return Built(file, 0.0)
+    if not _may_compile:
+        raise NotBuilt(f"{recipe.who} is compiled in the first run or by doctor with its name, in a minute or two")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -95,6 +110,7 @@ def _fingerprint(recipe: Recipe) -> str:
 
 def _compile(recipe: Recipe, file: Path) -> None:
     """Compile the sources into ``file``. Raises ``SetupError`` with the compiler's first error."""
+    print(f"{recipe.who}: compiling {recipe.name}, once for this torch; this takes a minute or more", flush=True)
     partial = file.with_suffix(f".{os.getpid()}.so")
     command = [*compiler(recipe.who, recipe.without), *recipe.arguments(partial)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command

@@ -52,6 +52,9 @@ class BackendSpec(AcceleratorSpec):
     def preflight(self) -> None:
         self.accelerator.preflight()
 
+    def build(self) -> None:
+        self.accelerator.build()
+
     def _loaded(self) -> TorchAccelerator:
         self.accelerator.load()
         _refuse_impersonated(self.accelerator)

@@ -55,6 +55,9 @@ class AcceleratorSpec(ABC):
     def preflight(self) -> None:
         """Raise SetupError if the vendor's software is missing; import nothing for it."""
 
+    def build(self) -> None:
+        """Compile what the vendor's package loads, under a time limit of its own. Most packages need nothing."""
+
     def load(self) -> AcceleratorProxy:
         """Return the accelerator, ready for use.
 

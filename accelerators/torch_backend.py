@@ -19,7 +19,7 @@ from conformance.accelerators.interface import Accelerator, TorchModule
 from conformance.accelerators.memory import AllocatorMemory, Memory
 from conformance.accelerators.randomness import DeviceGenerators, Randomness
 from conformance.accelerators.ranges import Ranges
-from conformance.base.errors import SetupError
+from conformance.base.errors import ConformanceError, SetupError
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +51,8 @@ class TorchBackend(Accelerator):
     package: str = ""
     device_type: str = ""
     collectives: Mapping[str, str] = field(default_factory=dict)
+    #: The function that compiles what ``package`` loads, and keeps it, as ``module:NAME``. It has a time limit of its own.
+    builds: str = ""
     visible_devices: str = ""
     exports: tuple[str, ...] = ()
     compile_backend: str = "inductor"
@@ -147,6 +149,18 @@ class TorchBackend(Accelerator):
                     f"  install {self.vendor if package != 'torch' else 'PyTorch'}'s build of {package} for this "
                     f"Python ({sys.version_info.major}.{sys.version_info.minor}), or choose another accelerator"
                 )
+
+    def build(self) -> None:
+        """Compile what the package loads, if it names a function for that. Raises SetupError if that fails."""
+        module, _, name = self.builds.partition(":")
+        if not module:
+            return
+        try:
+            getattr(importlib.import_module(module), name)()
+        except ConformanceError:  # its message already has a next step
+            raise
+        except Exception as error:
+            raise SetupError(f"accelerator '{self.name}' cannot be built: {autoload.describe(error)}") from error
 
     def load(self) -> TorchBackend:
         """Import torch and the vendor's package; raise SetupError if no device answers."""

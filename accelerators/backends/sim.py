@@ -24,6 +24,7 @@ SIM = TorchAccelerator(
     name="sim",
     vendor="accelerator-conformance",
     package="conformance.accelerators.simulated.torch_sim",
+    builds="conformance.accelerators.simulated.build:build",
     collectives={"linux": "simccl"},
     visible_devices="SIM_VISIBLE_DEVICES",
     exports=("SIM",),

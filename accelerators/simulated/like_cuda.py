@@ -20,5 +20,6 @@ LIKE_CUDA = replace(
     module="torch.sim",
     device_type="sim",
     package="conformance.accelerators.simulated.torch_like_cuda",
+    builds="conformance.accelerators.simulated.build:build",
     capabilities=SIM.capabilities | _LACKS,
 )

@@ -126,6 +126,7 @@ def _import_error(time_limit: float, *, autoload: str) -> str:
 _STATES: Final = {
     LoadResult.USABLE: CheckState.OK,
     LoadResult.NO_DEVICE: CheckState.NOTE,
+    LoadResult.NOT_BUILT: CheckState.NOTE,
     LoadResult.UNKNOWN: CheckState.NOTE,
     LoadResult.ABSENT: CheckState.MISSING,
     LoadResult.BROKEN: CheckState.NOTE,

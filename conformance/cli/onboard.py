@@ -96,9 +96,9 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
 
 def _check_that_it_loads(name: str) -> None:
     """Raise an error if the accelerator cannot be used. It loads in a separate process, because loading may crash."""
-    from conformance.cli.probing import LoadResult, probe
+    from conformance.cli.probing import LoadResult, probe_all
 
-    loaded = probe(name, _LOADING_TIMEOUT)
+    (loaded,) = probe_all([name], _LOADING_TIMEOUT)
     if loaded.result is LoadResult.UNKNOWN:
         raise UsageError(loaded.text)
     if loaded.result is not LoadResult.USABLE:

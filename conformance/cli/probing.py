@@ -19,8 +19,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from conformance.accelerators import building
 from conformance.base.errors import ConformanceError, UsageError
 from conformance.process.python import child_python
+from conformance.process.time_limits import MOST_BUILD_SECONDS
 
 # Vendor libraries may print to standard output too; this prefix marks the line with the answer.
 _MARK: Final = "conformance-probe: "
@@ -37,6 +39,7 @@ class LoadResult(Enum):
 
     USABLE = "usable"
     NO_DEVICE = "no device"
+    NOT_BUILT = "not built"
     UNKNOWN = "unknown"
     ABSENT = "absent"
     BROKEN = "broken"
@@ -64,10 +67,11 @@ def probe_all(names: Sequence[str], time_limit: float) -> list[Probe]:
 
     The processes are forks of one that has imported torch: importing it for each takes longer than all the rest.
     """
-    if len(names) == 1 or not hasattr(os, "fork"):
+    if not hasattr(os, "fork"):
         return [probe(name, time_limit) for name in names]
     program = "from conformance.cli.probing import serve; serve()"
-    _, output, _ = run_limited(child_python(program, str(time_limit), *names), time_limit + _TORCH_DEADLINE)
+    most = time_limit + _TORCH_DEADLINE + MOST_BUILD_SECONDS
+    _, output, _ = run_limited(child_python(program, str(time_limit), *names), most)
     lines = [line.removeprefix(_SERVED) for line in output.splitlines() if line.startswith(_SERVED)]
     ended = {name: result for name, *result in map(json.loads, lines)}
     # A name without a result: the common process has died, so each gets one that imports torch itself.
@@ -82,6 +86,10 @@ def serve() -> None:
     with contextlib.suppress(Exception):
         import torch  # noqa: F401 - a probe that needs torch reports how importing it fails
     time_limit, *names = sys.argv[1:]
+    if len(names) == 1:
+        _build(names[0])
+    else:
+        building.only_built()  # nobody has asked for one of them
     with tempfile.TemporaryDirectory() as folder:
         files = {
             name: (Path(folder, f"{number}.out"), Path(folder, f"{number}.err")) for number, name in enumerate(names)
@@ -91,6 +99,18 @@ def serve() -> None:
             name = running[pid]
             outputs = (path.read_text(errors="replace")[-_MAX_OUTPUT:] for path in files[name])
             print("\n" + _SERVED + json.dumps([name, status, *outputs]), flush=True)
+
+
+def _build(name: str) -> None:
+    """Compile what a built-in accelerator loads, before the time limit of its probe begins; that reports a failure.
+
+    Another accelerator is left to its probe: importing its module may end the process.
+    """
+    from conformance.accelerators.registry import module_of, resolve
+
+    with contextlib.suppress(Exception):
+        if module_of(name) is None:
+            resolve(name).build()
 
 
 def _forked(name: str, output: Path, errors: Path) -> int:
@@ -199,6 +219,8 @@ def load_here(name: str) -> dict[str, Any]:
         return _answer(LoadResult.ABSENT, str(error))
     try:
         return _devices(spec.load())
+    except building.NotBuilt as error:
+        return _answer(LoadResult.NOT_BUILT, str(error))
     except ConformanceError as error:
         return _answer(LoadResult.BROKEN, str(error))
     except Exception as error:  # noqa: BLE001 - doctor reports every error of a vendor's software

@@ -21,6 +21,8 @@ _LOAD_SECONDS = 45.0
 #: Largest factor of that extension: somebody waits for the sentence.
 _MOST_EXTENDED = 3.0
 _VARIABLE = "CONFORMANCE_LOAD_SECONDS"
+#: Characters of a line of a worker that loads, in the line about progress.
+_MOST_SAID = 160
 #: Lines of a dead process's output in a message.
 _MOST_LINES = 10
 
@@ -91,6 +93,13 @@ def evidence(stacks: str, output: str) -> str:
 def output_path(folder: Path, worker: str) -> Path:
     """Return the file for the output of a worker that loads its accelerator, in a report folder."""
     return folder / "stacks" / f"{worker}.output.txt"
+
+
+def last_said(folder: Path) -> str:
+    """Return the last line that a worker has printed while it loads its accelerator, shortened, or an empty string."""
+    texts = (read_text(path) for path in sorted(folder.glob("stacks/*.output.txt")))
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
+    return lines[-1][:_MOST_SAID] if lines else ""
 
 
 class _Stream:

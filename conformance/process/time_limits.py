@@ -7,6 +7,9 @@ from typing import Final
 
 #: Seconds that a case may take in all, also on a busy machine, with the first call of an operator and a second try.
 MOST_CASE_SECONDS: Final = 300.0
+#: Seconds in which an accelerator may compile what it loads, also on a busy machine. A compiler that is killed keeps
+#: nothing, so a run after it would take as long.
+MOST_BUILD_SECONDS: Final = 900.0
 #: Environment variable that lowers the limit: hangs of a young backend are then told sooner.
 VARIABLE: Final = "CONFORMANCE_CASE_SECONDS"
 

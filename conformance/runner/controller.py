@@ -18,6 +18,7 @@ from conformance.base.errors import ConformanceError, JournalError
 from conformance.base.suite_files import suite_files_sha256
 from conformance.plan.costs import measured
 from conformance.process import peak
+from conformance.process.deaths import last_said
 from conformance.reports.fold import fold, head
 from conformance.reports.history import keep_run
 from conformance.reports.journal import JournalRecords, read_journal
@@ -49,7 +50,7 @@ class Controller:
         self.kept: Path | None = None
         #: Node id → case id. Filled when the plan is known; the crash handler reads it.
         self.case_ids: dict[str, str] = {}
-        self.progress = Progress(config)
+        self.progress = Progress(config, lambda: last_said(context.folder.path))
         #: Peak memory in bytes of each worker that has ended, and the case that made it.
         self.peaks: list[tuple[int, str]] = []
 

@@ -15,6 +15,7 @@ from conformance.fixtures import cases as fixtures
 from conformance.process.deaths import evidence, load_seconds, output_kept, output_path, read_text
 from conformance.process.last_call import call_path, keep_calls
 from conformance.process.lifetime import die_with_parent
+from conformance.process.time_limits import MOST_BUILD_SECONDS
 from conformance.process.watchdog import Watchdog, stacks_path
 from conformance.reports.json_files import collector_paused, write_json
 from conformance.runner.case_runner import CaseRunner
@@ -77,6 +78,8 @@ class DeviceHost:
         try:
             with collector_paused(), output_kept(output):
                 autoload.import_torch(self._context.accelerator.name)
+                watchdog.arm(MOST_BUILD_SECONDS)
+                self._context.accelerator.build()
                 watchdog.arm(load_seconds())
                 subject = self._load()
                 # The runner's health check is the device's first operation.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -24,8 +24,9 @@ _LONG = 30.0
 class Progress:
     """Counter of outcomes that prints a line now and then: with ``-q`` less often, with ``-qq`` never."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, said: Callable[[], str] = str) -> None:
+        """``said`` returns the last line that a worker has printed while it loads, or an empty string."""
+        self._config, self._said = config, said
         quiet = config.option.verbose < 0
         self._silent = config.option.verbose < -1
         self._interval = _SECONDS_BETWEEN_QUIET_LINES if quiet else _SECONDS_BETWEEN_LINES
@@ -92,7 +93,8 @@ class Progress:
         """Return the line for this moment."""
         passed = now - self._began
         if self._planned is None:
-            return f"conformance: workers start and collect the cases, for {_clock(passed)}"
+            said = self._said()
+            return f"conformance: workers start and collect the cases, for {_clock(passed)}{f'; {said}' if said else ''}"
         left = None
         if _SHARE_FOR_AN_ESTIMATE * self._total <= self._done < self._total:
             left = passed / self._done * (self._total - self._done) if self._done else None

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from conformance.accelerators.simulated.build import build, recipe
 from conformance.accelerators.simulated.device_profile import DeviceProfile
 from conformance.accelerators.simulated.simulator import start
 from conformance.base.errors import SetupError, UsageError
+from tests.acceptance.running import run as run_pytest
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,22 @@ def test_processes_that_ran_a_backward_end_cleanly() -> None:
             torch.ones(3, device="sim", requires_grad=True).sum().backward()
             """
         )
+
+
+def test_compiling_has_a_time_limit_of_its_own_and_a_line(tmp_path: Path) -> None:
+    """The compiler needs longer than loading may take: on a busy machine it is killed with nothing to show for it."""
+    compiler = tmp_path / "c++"
+    # The last argument after -o is the file to write. The core that this machine has stands for the compiler's work.
+    compiler.write_text(
+        f'#!/bin/sh\nsleep 24\nwhile [ "$1" != -o ]; do shift; done\ncp {build().file} "$2"\n', encoding="utf-8"
+    )
+    compiler.chmod(0o755)
+    variables = {"CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path), "CONFORMANCE_LOAD_SECONDS": "20"}
+
+    finished = run_pytest(
+        "--accelerator=sim", "--case=accelerator.device.count", "-n1", cwd=tmp_path, name="sim", **variables
+    )
+
+    assert finished.status == 0, finished.output
+    assert "compiling sim_core, once for this torch" in finished.output
+    assert list(tmp_path.glob("accelerator-conformance/simulated/*/sim_core.so"))
