@@ -55,8 +55,8 @@ class AcceleratorSpec(ABC):
     def preflight(self) -> None:
         """Raise SetupError if the vendor's software is missing; import nothing for it."""
 
-    def build(self) -> None:
-        """Compile what the vendor's package loads, under a time limit of its own. Most packages need nothing."""
+    def build(self) -> None:  # noqa: B027 - most accelerators need nothing
+        """Compile what the vendor's package loads, under a time limit of its own."""
 
     def load(self) -> AcceleratorProxy:
         """Return the accelerator, ready for use.

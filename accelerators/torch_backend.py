@@ -51,7 +51,7 @@ class TorchBackend(Accelerator):
     package: str = ""
     device_type: str = ""
     collectives: Mapping[str, str] = field(default_factory=dict)
-    #: The function that compiles what ``package`` loads, and keeps it, as ``module:NAME``. It has a time limit of its own.
+    #: The function that compiles what ``package`` loads, as ``module:NAME``. It has a time limit of its own.
     builds: str = ""
     visible_devices: str = ""
     exports: tuple[str, ...] = ()

@@ -26,8 +26,11 @@ _FLAGS = {
 _MODES = tuple(mode.value for mode in Mode)
 
 
-def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> list[str]:
-    """Return the lines of a file ``NAME_accelerator.py``, for the vendor to review and complete."""
+def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell], package: str = "") -> list[str]:
+    """Return the lines of a file ``NAME_accelerator.py``, for the vendor to review and complete.
+
+    ``package`` registers the device; if it is empty, the package is found by the name of the device.
+    """
     declaration = declaration_of_cells(cells)
     declared = list(_declared(declaration))
     imported = sorted({"TORCH_BASE", *(name for line in declared for name in _imported(line))})
@@ -41,7 +44,7 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell]) -> l
         f"{name.upper()} = TorchAccelerator(",
         f'    name="{name}",',
         '    vendor="…",',
-        _package(name),
+        _package(name, package),
         *([f'    collectives={{"linux": {json.dumps(collectives)}}},'] if collectives.isidentifier() else []),
         *(f"    {field}={claimed}," for field, claimed in _flags(declaration)),
         *(f"    {field}=False," for field in _absent(declaration)),
@@ -64,16 +67,20 @@ def _without(declaration: Declaration) -> str:
 
 
 def _flags(declaration: Declaration) -> Iterator[tuple[str, bool]]:
-    """Yield the execution flags that are claimed or denied; an undeclared flag is left out."""
+    """Yield the execution flags that are claimed or denied; an undeclared flag is left out.
+
+    Of a synchronous device only what it has is told: to deny an order or a queue would say nothing about it.
+    """
+    synchronous = declaration.supports(Cell("execution.synchronous"))
     for cell, field in _FLAGS.items():
         state = declaration.claim(Cell(cell)).state
-        if state is not State.UNDECLARED:
+        if state is not State.UNDECLARED and not (synchronous and state is State.UNSUPPORTED):
             yield field, state is State.SUPPORTED
 
 
-def _package(name: str) -> str:
+def _package(name: str, known: str) -> str:
     """Return the line of the package whose import registers the device. Without it, the file cannot load."""
-    packages = packages_of(name)
+    packages = [known] if known else packages_of(name)
     if packages:
         return f"    package={json.dumps(packages[0])},"
     return f'    package="",  # write here the package whose import registers torch.{name}; empty if torch itself does'

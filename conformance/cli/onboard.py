@@ -8,17 +8,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from conformance.base.errors import SetupError, UsageError
+from conformance.base.errors import ConformanceError, SetupError, UsageError
+from conformance.process.time_limits import VARIABLE
 
 if TYPE_CHECKING:
     from conformance.plan.case import Case
@@ -29,6 +34,11 @@ SUMMARY = "Probe a device, and print a first declaration of it."
 
 _CELLS: Final = 30
 _TIME_BUDGET: Final = 240.0
+#: Seconds after which a probe counts as hung.
+_HANG: Final = 60.0
+#: Lines of pytest that say how far it is.
+_PLANNED: Final = re.compile(r"conformance: \d+ cases to run")
+_PROGRESS: Final = re.compile(r"\[ *\d+%\] |conformance: workers ")
 #: Seconds. A vendor's software may compile code when it is loaded.
 _LOADING_TIMEOUT: Final = 300.0
 #: Exit statuses after which there is a report: nothing failed, a case failed, nothing was verified.
@@ -74,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"no probe of {arguments.name} gave an answer. To find the cause: conformance doctor {arguments.name}"
         )
     _say(f"{found.probes} probes answered in {time.monotonic() - started:.0f} s")
-    backend = _backend(report, found)
+    backend = _backend(arguments.name, report, found)
     following = _next_command(arguments.name, arguments.output)
     text = declaration_text(report, found, totals, following)
     if arguments.output is None:
@@ -150,28 +160,74 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
         folder = (arguments.conformance_report or scratch / "report").absolute()
         # In another process, because a probe may crash or hang and must not take this command with it.
         status, output = _pytest(
+            arguments.time_budget,
             f"--accelerator={arguments.name}",
             f"--case-file={case_file}",
             f"--time-budget={arguments.time_budget:g}",
             f"--conformance-report={folder}",
         )
-        if status not in _COMPLETED:
+        report = _partial(folder) if status not in _COMPLETED else load(folder)
+        if report is None:
             raise SetupError(_failure(arguments.name, status, output))
-        return load(folder)
+        if status not in _COMPLETED:
+            _say(f"the probes ended early, with status {status}: the declaration is made of those with an answer")
+        return report
 
 
-def _pytest(*arguments: str) -> tuple[int, str]:
-    """Run pytest and return its exit status and its output."""
+def _partial(folder: Path) -> Report | None:
+    """Return the report of a run that ended early, or None if no case of it has a verdict."""
+    from conformance.reports.loading import load
+
+    try:
+        report = load(folder)
+    except ConformanceError:
+        return None
+    return report if len(report.cases) else None
+
+
+def _pytest(time_budget: float, *arguments: str) -> tuple[int, str]:
+    """Run pytest, print its lines about progress, and return its exit status and its output.
+
+    Ctrl-C and SIGTERM end the probes. What they have found so far is kept.
+    """
     from conformance.process.python import child_python
 
     program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
     # Formatting a traceback for every refusal would take longer than the probes.
     command = child_python(program, "-p", "no:cacheprovider", "-q", "--tb=no", *arguments)
+    # A hang must not take the whole budget, nor one that begins at its end as long again.
+    limit = {VARIABLE: f"{min(time_budget, _HANG):g}", **os.environ}
     # This interpreter and our own options; only the accelerator's name comes from the user.
-    completed = subprocess.run(  # noqa: S603
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    process = subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=limit
     )
-    return completed.returncode, completed.stdout
+    lines: list[str] = []
+    # Cells that are declared already have no budget in pytest, and a probe may begin at its end.
+    out_of_time = threading.Timer(time_budget + _HANG, process.send_signal, [signal.SIGINT])
+    with _ended_by_a_signal(process):
+        for line in process.stdout or ():
+            lines.append(line)
+            if _PLANNED.match(line):
+                out_of_time.start()
+            if _PROGRESS.match(line):
+                _say(line.rstrip())
+    out_of_time.cancel()
+    return process.wait(), "".join(lines)
+
+
+@contextlib.contextmanager
+def _ended_by_a_signal(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Interrupt pytest where this process is asked to end. It then writes its report, of which claims can be made."""
+
+    def interrupt(*_: object) -> None:
+        process.send_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _failure(name: str, status: int, output: str) -> str:
@@ -199,6 +255,7 @@ def declaration_text(report: Report, found: FirstDeclaration, totals: Counter[st
         comment("The core (device, memory, copy, rng, checkpoint, synchronize) always runs and needs no claim."),
         *_column_lines(found.columns, totals),
         *_left_out(found),
+        *_not_run(report),
         "",
         toml(found.cells),
         comment("Workloads run only if they are claimed, for example:"),
@@ -236,7 +293,8 @@ def _why_unclaimed(column: OperatorColumn) -> str:
         return "every one of them is broken" if column.broken else "no probe gave an answer"
     if answers < FEWEST_FOR_A_PATTERN:
         return f"a pattern needs {FEWEST_FOR_A_PATTERN} probes with an answer"
-    return "none works" if not column.works else f"{column.missing} are missing"
+    broken = f" and {column.broken} are broken" if column.broken else ""
+    return "none works" if not column.works else f"{column.missing} are missing{broken}"
 
 
 def _left_out(found: FirstDeclaration) -> Iterator[str]:
@@ -252,17 +310,33 @@ def _left_out(found: FirstDeclaration) -> Iterator[str]:
         yield comment(f"not probed, because of this machine or the time budget: {', '.join(found.unknown)}")
 
 
+def _not_run(report: Report) -> Iterator[str]:
+    """Yield a comment on probes that have no verdict, because the run ended early."""
+    from conformance.cli.claims_text import comment
+
+    if count := len(report.accounting.unaccounted):
+        yield comment()
+        yield comment(f"without an answer, because the probes ended early: {count} of {count + len(report.cases)}")
+
+
 def _next_command(name: str, output: Path | None) -> str:
     if output is None:
         return shlex.join(["conformance", "onboard", name, "-o", "capabilities.toml"])
     return shlex.join(["pytest", f"--accelerator={name}", f"--capabilities={output}"])
 
 
-def _backend(report: Report, found: FirstDeclaration) -> list[str]:
+def _backend(text: str, report: Report, found: FirstDeclaration) -> list[str]:
     """Return the lines of a backend file; empty if the device has a built-in backend."""
     from conformance.accelerators.backends import builtin_names
+    from conformance.accelerators.registry import resolve
     from conformance.cli.backend_text import backend_lines
 
     name = report.accelerator.device.partition(":")[0]
     known = report.accelerator.name in builtin_names() or name in builtin_names()
-    return [] if known or not name.isidentifier() else backend_lines(name, report, found.cells)
+    if known or not name.isidentifier():
+        return []
+    # The declaration that was probed names its package; only for a device type of torch it has to be found.
+    with contextlib.suppress(ConformanceError):
+        package = str(getattr(resolve(text).unloaded(), "package", "") or "")
+        return backend_lines(name, report, found.cells, package)
+    return backend_lines(name, report, found.cells)

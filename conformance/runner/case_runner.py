@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Collection, Generator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -214,8 +215,8 @@ class CaseRunner:
         if self.options.time_budget is None or claim is None or claim.state is not State.UNDECLARED:
             return None
         # The budget begins with the first probe, not with the run.
-        self._probing_since = self._probing_since or time.monotonic()
-        if time.monotonic() - self._probing_since <= self.options.time_budget:
+        self._probing_since = self._probing_since or first_probe(self.context.folder.budget(self.context.run))
+        if time.time() - self._probing_since <= self.options.time_budget:
             return None
         message = f"{case.requires[0]} is not declared; not probed within the time budget"
         return with_strictness(skipped(Reason.UNDECLARED, message), self.options.strictness)
@@ -317,6 +318,19 @@ class CaseRunner:
 def _is_generated(item: pytest.Item) -> bool:
     family = family_of(getattr(item, "function", None))
     return family is not None and family.generated
+
+
+def first_probe(file: Path) -> float:
+    """Return when the first probe of this run began, in any of its processes: a worker that crashes is replaced."""
+    try:
+        with file.open("x", encoding="ascii") as mine:
+            mine.write(repr(time.time()))
+    except FileExistsError:
+        pass
+    try:
+        return float(file.read_text(encoding="ascii"))
+    except ValueError:
+        return time.time()  # another process writes it in this moment
 
 
 def answers_of(item: pytest.Item, case: Case) -> Answers | None:

@@ -75,6 +75,10 @@ class ReportFolder:
         """Return where a worker writes the sentence that says why the accelerator did not load."""
         return self.path / f"setup-error.{run}.txt"
 
+    def budget(self, run: str) -> Path:
+        """Return where the first probe of a run with a time budget notes when it began."""
+        return self.path / f"budget.{run}"
+
     def facts(self, run: str) -> Path:
         """Return where the first worker writes facts that only a process with the device knows."""
         return self.path / f"facts.{run}.json"
@@ -116,7 +120,7 @@ class ReportFolder:
 
     def tidy(self) -> None:
         """Delete what killed runs have left: plans and facts that no run accepted, and stacks of their workers."""
-        left = ("manifest.*.json", "facts.*.json", "setup-error.*.txt", "stacks/gw*", "stacks/*.output.txt")
+        left = ("manifest.*.json", "facts.*.json", "budget.*", "setup-error.*.txt", "stacks/gw*", "stacks/*.output.txt")
         for pattern in left:
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)

@@ -261,7 +261,7 @@ class Controller:
 
     def _clean_up(self) -> None:
         folder, run = self.context.folder, self.context.run
-        for path in (folder.new_manifest(run), folder.facts(run), folder.setup_error(run)):
+        for path in (folder.new_manifest(run), folder.facts(run), folder.setup_error(run), folder.budget(run)):
             path.unlink(missing_ok=True)
 
 

@@ -93,8 +93,8 @@ class Progress:
         """Return the line for this moment."""
         passed = now - self._began
         if self._planned is None:
-            said = self._said()
-            return f"conformance: workers start and collect the cases, for {_clock(passed)}{f'; {said}' if said else ''}"
+            said = "; ".join(filter(None, (_clock(passed), self._said())))
+            return f"conformance: workers start and collect the cases, for {said}"
         left = None
         if _SHARE_FOR_AN_ESTIMATE * self._total <= self._done < self._total:
             left = passed / self._done * (self._total - self._done) if self._done else None

@@ -32,7 +32,7 @@ MOST_MISSING = 0.1
 #: Probes that a pattern needs. One or two say little about the cells beside them.
 FEWEST_FOR_A_PATTERN = 3
 _LONGEST_REASON = 80
-_UNKNOWN = "unknown"
+_UNKNOWN, _BROKEN = "unknown", "broken"
 
 
 class ProbedState(Enum):
@@ -75,9 +75,8 @@ def first_declaration(report: Report) -> FirstDeclaration:
     cells = [claim for case in features if case.level != "core" and (claim := claim_of[case.requires[0]])]
     columns = []
     for column, cases in _by_column(judges).items():
-        names = [case.requires[0] for case in cases]
         # Cells without an answer stay in the tree; the patterns are decided without them.
-        leaves = [Leaf(claim_of[name] or DeclaredCell(name, _UNKNOWN)) for name in names]
+        leaves = [Leaf(claim_of[case.requires[0]] or _without_answer(case)) for case in cases]
         claims = list(_patterns(tree(leaves), column.split(".*", 1)[1]))
         cells += claims
         columns.append(_summary(column, cases, claims))
@@ -140,11 +139,20 @@ def _by_column(cases: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
     return columns
 
 
+def _without_answer(case: CaseRecord) -> DeclaredCell:
+    """Return the place of a cell that is neither claimed nor denied, because it is broken or was not probed."""
+    is_broken = what_was_seen(case) is ProbedState.BROKEN
+    return DeclaredCell(case.requires[0], _UNKNOWN, _BROKEN if is_broken else "")
+
+
 def _patterns(node: Node, axes: str) -> Iterator[DeclaredCell]:
     """Return the widest patterns that the sample supports, and their exceptions."""
     known = [leaf for leaf in node.everything() if leaf.claim.state != _UNKNOWN]
     works = [leaf for leaf in known if leaf.claim.state == SUPPORTED]
-    if len(known) >= FEWEST_FOR_A_PATTERN and len(known) - len(works) <= MOST_MISSING * len(known):
+    # A pattern promises the operators that were not probed: each one that is broken speaks against it.
+    broken = sum(leaf.claim.detail == _BROKEN for leaf in node.everything())
+    against = len(known) - len(works) + broken
+    if len(known) >= FEWEST_FOR_A_PATTERN and against <= MOST_MISSING * (len(known) + broken):
         native = sum(leaf.claim.detail == "native" for leaf in works)
         pattern = DeclaredCell(f"{node.prefix}*{axes}", SUPPORTED, "native" if 2 * native >= len(works) else "host")
         yield pattern

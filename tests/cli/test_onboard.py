@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -133,11 +134,21 @@ def test_a_family_that_is_missing_is_denied_as_one(first: Any) -> None:
 
 
 def test_a_bug_counts_neither_way(first: Any) -> None:
-    broken = [(operator(f"odd{n}[float32-inference]"), unheard("wrong")) for n in range(5)]
+    broken = [(operator("odd[float32-inference]"), unheard("wrong"))]
 
-    found = first(*column("float32-inference", 5), *broken)
+    found = first(*column("float32-inference", 10), *broken)
 
     assert said(found) == {"operators.*[float32-inference]": ("supported", "native")}
+    assert (found.columns[0].broken, len(found.defects)) == (1, 1)
+
+
+def test_no_pattern_is_claimed_where_much_of_the_sample_is_broken(first: Any) -> None:
+    """A pattern promises operators that nobody has probed, and 7 of 12 working ones promise nothing."""
+    broken = [(operator(f"odd{n}[float64-inference]"), unheard("wrong")) for n in range(5)]
+
+    found = first(*column("float64-inference", 7), *broken)
+
+    assert said(found) == {}
     assert (found.columns[0].broken, len(found.defects)) == (5, 5)
 
 
@@ -213,6 +224,46 @@ def test_a_device_that_crashes_in_a_probe_loses_that_probe(tmp_path: Path) -> No
     assert claims.supports(Cell("dtype", "bfloat16"))
     assert not claims.supports(Cell("device.multiple"))
     assert (tmp_path / "kept").is_dir()
+
+
+ALWAYS_CRASHES = """
+import os
+from torch.utils._python_dispatch import TorchDispatchMode
+from conformance.accelerators.registry import resolve
+
+USUAL = ("ones", "add", "sum", "empty", "fill", "_to_copy", "copy", "detach", "zero", "clone", "_local_scalar")
+
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not function.__name__.startswith(USUAL):
+            os.abort()
+        return function(*args, **(kwargs or {}))
+
+class Crashing:
+    def __init__(self):
+        self._host = resolve("cpu").load()
+        Mode().__enter__()
+
+    def __getattr__(self, member):
+        return getattr(self._host, member)
+"""
+
+
+@pytest.mark.long
+def test_one_time_budget_for_all_workers_and_what_was_found_is_kept(tmp_path: Path) -> None:
+    """Each crash takes a new worker, which has no budget of its own."""
+    (tmp_path / "crashing.py").write_text(ALWAYS_CRASHES)
+    words = ["onboard", "crashing:Crashing", "-o", "claims.toml", "--cells=30", "--time-budget=2"]
+    command = [sys.executable, "-c", "import sys; from conformance.cli.main import main; sys.exit(main())", *words]
+
+    began = time.monotonic()
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "without an answer, because the probes ended early" in (tmp_path / "claims.toml").read_text()
+    assert time.monotonic() - began < 200, done.stderr
 
 
 @pytest.mark.parametrize(
