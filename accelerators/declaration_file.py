@@ -49,7 +49,7 @@ _UNSUPPORTED = (Detail.HARDWARE.value, Detail.NOT_YET.value)
 def read_declaration(file: Path, source: ClaimSource = ClaimSource.FILE) -> Declaration:
     """Return the declaration in a TOML file; raise DeclarationError with file and line for any mistake."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise DeclarationError(f"the declaration {file} cannot be read: {reason}.") from None

@@ -10,14 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conformance.accelerators import autoload
 from conformance.accelerators.backends import builtin, builtin_names, declaration_beside
-from conformance.accelerators.capabilities import DEVICE_INDEX, VOCABULARY, Cell
-from conformance.accelerators.claims import declaration_of
+from conformance.accelerators.capabilities import DEVICE_INDEX, FLOATING_DTYPES, VOCABULARY, Cell
+from conformance.accelerators.claims import declaration_of, dtypes
 from conformance.accelerators.declaration import Claim, ClaimSource, Declaration, State
 from conformance.accelerators.declaration_file import read_declaration
 from conformance.accelerators.derivation import from_methods
@@ -228,7 +228,7 @@ class TorchTypeSpec(AcceleratorSpec):
             autoload.load_vendor(package, self.type)
         _require_type(self.type, packages)
         self._accelerator.load()
-        return self._accelerator
+        return self._accelerator if self.type in builtin_names() else as_found(self._accelerator)
 
     def unloaded(self) -> Any:
         """Return the accelerator without a load. Raise UnknownName for a device type that nothing registers."""
@@ -240,12 +240,53 @@ class TorchTypeSpec(AcceleratorSpec):
         return _workers_for(self._accelerator)
 
 
+def as_found(accelerator: TorchAccelerator) -> TorchAccelerator:
+    """Return a loaded accelerator that has streams, events, pinned memory and dtypes as far as its torch module does.
+
+    Nobody has declared this device: what its module lacks is no broken promise.
+    """
+    import torch
+
+    module = torch.get_device_module(accelerator.name)
+    names = [name for name in FLOATING_DTYPES if _holds(accelerator.name, getattr(torch, name, None))]
+    return replace(
+        accelerator,
+        streams=all(hasattr(module, name) for name in ("Stream", "current_stream", "stream")),
+        events=hasattr(module, "Event"),
+        pins=_pins(),
+        capabilities=dtypes(*names) if names else frozenset(),
+    )
+
+
+def _holds(type: str, dtype: Any) -> bool:
+    """Return whether the device keeps two numbers of a dtype."""
+    import torch
+
+    if dtype is None:
+        return False
+    try:
+        given = torch.tensor([1.0, 2.0], dtype=dtype)
+        return bool((given.to(type).cpu().float() == given.float()).all())
+    except Exception:  # noqa: BLE001 - whatever a device raises for a dtype that it lacks
+        return False
+
+
+def _pins() -> bool:
+    """Return whether memory of the host can be pinned for the device that torch has here."""
+    import torch
+
+    try:
+        return bool(torch.ones(1).pin_memory().is_pinned())
+    except Exception:  # noqa: BLE001 - as above
+        return False
+
+
 # --- torch device types ---------------------------------------------------------------------------------------------
 
 #: The device types of torch itself that hold tensors; vendors add theirs through ``torch.backends`` entry points.
 _TORCH_TYPES = ("cpu", "cuda", "hpu", "maia", "mps", "mtia", "xla", "xpu")
 #: Names of packages that register a device type without an entry point.
-_PACKAGE_NAMES = ("torch_{}", "torch{}", "{}_torch", "pytorch_{}")
+_PACKAGE_NAMES = ("torch_{}", "torch{}", "{}_torch", "pytorch_{}", "{}")
 
 
 def torch_types() -> list[str]:
@@ -379,7 +420,7 @@ def instantiate(candidate: Any, label: str) -> Any:
     build: Callable[[], Any] = _without_abstract(candidate) if inspect.isabstract(candidate) else candidate
     try:
         return build()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a constructor that calls sys.exit() must not end the command silently
         raise SetupError(
             f"'{label}' cannot be used: building {candidate.__name__}() fails: {autoload.describe(error)}\n"
             f"  check: python -c 'from {candidate.__module__} import {candidate.__name__}; {candidate.__name__}()'"

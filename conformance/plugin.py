@@ -33,12 +33,22 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
         # Not earlier: another project may have a --dtype of its own, and it may run without an accelerator.
         add_other_options(parser)
+    elif ours := _ours(args):
+        # Only where no other plugin knows the option does pytest print this, below "unrecognized arguments".
+        parser.extra_info["conformance"] = f"{ours} needs the device, for example: pytest --accelerator=cpu {ours} …"
     if chosen:
         # An installed but broken vendor package can make `import torch` raise. The chosen accelerator is loaded later,
         # by name. This is set now because a project's conftest may import torch before that.
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         # Operator cells record where they compute, and torch's profiler would print two lines for each recording.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
+def _ours(args: list[str]) -> str:
+    """Return the first option of this plugin on a command line without an accelerator, or an empty string."""
+    from conformance.base.options import BY_NAME
+
+    return next((word.partition("=")[0] for word in args if word.partition("=")[0] in BY_NAME), "")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -85,7 +85,7 @@ def extra_checks(version_of: Versions = installed_version) -> Iterator[Check]:
     for extra in EXTRAS:
         version = version_of(extra.distribution)
         if version is None:
-            install = f"pip install 'accelerator-conformance[{extra.extra}]'"
+            install = f"in the checkout, pip install '.[{extra.extra}]'"
             yield Check(extra.distribution, CheckState.MISSING, f"{extra.skips}: {install}")
         else:
             yield Check(extra.distribution, CheckState.OK, version)

@@ -233,7 +233,21 @@ def _devices(accelerator: Any) -> dict[str, Any]:
     # isinstance first: a broken backend may return anything.
     if not isinstance(count, int) or count < 1:
         return _answer(LoadResult.NO_DEVICE, f"it loads, but finds no device (device_count() is {count!r})")
+    if error := _why_no_tensor(accelerator):
+        devices = f"{count} device{'s' if count > 1 else ''}"
+        return _answer(LoadResult.BROKEN, f"it finds {devices}, and cannot make a tensor of one number: {error}")
     return _answer(LoadResult.USABLE, f"{count} device{'s' if count > 1 else ''}, {accelerator.device_name()}")
+
+
+def _why_no_tensor(accelerator: Any) -> str:
+    """Make a tensor on the device and read it back; return the error, or an empty string."""
+    try:
+        import torch
+
+        found = torch.ones(1, device=str(accelerator.current_device_name())).cpu().tolist()
+    except Exception as error:  # noqa: BLE001 - a vendor's software may raise anything
+        return f"{type(error).__name__}: {error}"
+    return "" if found == [1.0] else f"torch.ones(1) read back is {found}"
 
 
 def _answer(result: LoadResult, text: str) -> dict[str, Any]:

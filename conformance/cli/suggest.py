@@ -33,13 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from conformance.accelerators.capabilities import VOCABULARY
     from conformance.cli.claims_text import check_target
     from conformance.reports.declaration.corrections import correct
     from conformance.reports.loading import load
     from conformance.reports.writer import write_text
 
     report = load(arguments.path)
-    found = correct(report)
+    found = correct(report, core=[name for name, capability in VOCABULARY.items() if capability.core])
     if not found.corrections:
         print("\n".join([_nothing(report, found), *defect_lines(found)]))
         return 0

@@ -53,6 +53,13 @@ class ProcessState:
             torch.get_num_threads(),
         )
 
+    def changes(self) -> list[str]:
+        """Return in words what differs now, but for the environment, which every vendor's package may set."""
+        now = ProcessState.take()
+        names = [name for name in self.__dataclass_fields__ if name != "environment"]
+        pairs = [(name, getattr(self, name), getattr(now, name)) for name in names]
+        return [f"{name} from {before} to {after}" for name, before, after in pairs if before != after]
+
     def give_back(self) -> list[str]:
         """Restore what differs, and return the names of what a case has changed."""
         now = ProcessState.take()

@@ -108,8 +108,12 @@ def reject_unknown_cases(options: RunOptions, ids: Sequence[str]) -> None:
     """Raise for a ``--case`` that matches no planned case, with suggestions."""
     planned = frozenset(ids)
     for pattern in options.cases:
-        if pattern not in planned and not any(matches(pattern, id) for id in ids):
-            raise _unknown_case(pattern)
+        if (
+            pattern not in planned
+            and not any(matches(pattern, id) for id in ids)
+            and (error := _unknown_case(pattern, options))
+        ):
+            raise error
 
 
 def reject_mistyped_cases(patterns: Sequence[str]) -> None:
@@ -123,14 +127,23 @@ def reject_mistyped_cases(patterns: Sequence[str]) -> None:
             raise UnknownCase(pattern, ids)
 
 
-def _unknown_case(pattern: str) -> ConformanceError:
-    """Return the error for a pattern that selects no case: excluded by other options, or unknown."""
+def _unknown_case(pattern: str, options: RunOptions) -> ConformanceError | None:
+    """Return the error for a pattern that selects no case: excluded by our other options, or unknown.
+
+    None, if an option of pytest such as ``--lf`` or ``-k`` leaves the case out: that is what was asked for.
+    """
     known = [planned.id for planned in known_elsewhere()]
-    if any(matches(pattern, id) for id in known):
-        return ConformanceError(
-            f"case '{pattern}' exists, but --area, --tier, --dtype, --profile or --shard leaves it out."
-        )
-    return UnknownCase(pattern, known)
+    if not any(matches(pattern, id) for id in known):
+        return UnknownCase(pattern, known)
+    narrowing = {
+        "--area": options.areas,
+        "--tier": options.tier,
+        "--dtype": options.dtypes,
+        "--profile": options.profile,
+        "--shard": options.shard,
+    }
+    given = [name for name, value in narrowing.items() if value]
+    return ConformanceError(f"case '{pattern}' exists, but {' or '.join(given)} leaves it out.") if given else None
 
 
 class UnknownCase(UnknownName):
@@ -141,6 +154,8 @@ class UnknownCase(UnknownName):
 
         subject = pattern.split("[", 1)[0]
         same = [id for id in known if id.split("[", 1)[0] == subject]
+        if same and "[" not in pattern:
+            same = [f"{pattern}[*]", *same]
         close = same or difflib.get_close_matches(pattern, known, n=5, cutoff=0.6)
         ConformanceError.__init__(
             self,

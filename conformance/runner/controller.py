@@ -30,7 +30,7 @@ from conformance.reports.writer import write_report
 from conformance.runner.collection import Collection, reject_unknown_cases
 from conformance.runner.context import RunContext, header_of, open_journal, worker_input
 from conformance.runner.crashes import settle_hangs_of_a_dead_run
-from conformance.runner.facts import environment_facts, read_facts, software_facts
+from conformance.runner.facts import CHANGED, environment_facts, read_facts, software_facts
 from conformance.runner.progress import Progress
 from conformance.runner.terminal import fitted
 from conformance.runner.waivers import check_plan, waivers_of
@@ -50,6 +50,8 @@ class Controller:
         self.kept: Path | None = None
         #: Node id → case id. Filled when the plan is known; the crash handler reads it.
         self.case_ids: dict[str, str] = {}
+        #: Global state of torch that loading the accelerator has changed, in words.
+        self.changed_by_loading: list[str] = []
         self.progress = Progress(config, lambda: last_said(context.folder.path))
         #: Peak memory in bytes of each worker that has ended, and the case that made it.
         self.peaks: list[tuple[int, str]] = []
@@ -198,7 +200,9 @@ class Controller:
             workers=self.config.option.numprocesses or 0,
         )
         facts = self.context.folder.facts(self.context.run)
-        journal.accelerator(name=self.context.accelerator.name, **read_facts(facts))
+        known = read_facts(facts)
+        self.changed_by_loading = known.pop(CHANGED, [])
+        journal.accelerator(name=self.context.accelerator.name, **known)
         # The facts are in the journal now. The file only carried them here from the device host.
         facts.unlink(missing_ok=True)
         journal.close()
@@ -239,10 +243,30 @@ class Controller:
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the report with the collector paused, clean up, and set the session's exit status."""
         with collector_paused():
-            status = self._report(exitstatus)
+            try:
+                status = self._report(self._ended(exitstatus))
+            except OSError as error:  # a full disk, a folder that has become read-only
+                status = EXIT_USAGE
+                self._say(
+                    f"ERROR: the report could not be written into {os.path.relpath(self.context.folder.path)}: "
+                    f"{error.strerror or error}. No verdict in the journal is lost: make room, then repeat the command "
+                    "with --resume."
+                )
         gc.freeze()  # the process ends soon, so these objects need no garbage collection
         self._clean_up()  # workers that collected later have written the manifest again
         session.exitstatus = status
+
+    def _ended(self, exitstatus: int) -> int:
+        """Return pytest's status. With workers a run that ``-x`` or ``--maxfail`` stops counts as interrupted."""
+        most = self.config.option.maxfail
+        stopped = bool(most) and self.progress.failed >= most
+        return int(pytest.ExitCode.TESTS_FAILED) if stopped and exitstatus == EXIT_INTERRUPTED else exitstatus
+
+    def _say(self, line: str) -> None:
+        reporter = self.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line, red=True)
 
     def _report(self, exitstatus: int) -> int:
         """Write the report of what the journal holds, and return the run's exit status."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -15,6 +16,7 @@ from conformance.fixtures import cases as fixtures
 from conformance.process.deaths import evidence, load_seconds, output_kept, output_path, read_text
 from conformance.process.last_call import call_path, keep_calls
 from conformance.process.lifetime import die_with_parent
+from conformance.process.state import ProcessState
 from conformance.process.time_limits import MOST_BUILD_SECONDS
 from conformance.process.watchdog import Watchdog, stacks_path
 from conformance.reports.json_files import collector_paused, write_json
@@ -87,7 +89,7 @@ class DeviceHost:
         except ConformanceError as error:
             self._fail(str(error) + evidence("", read_text(output)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a vendor's code may raise anything
-            self._fail(_sentence(self._context.accelerator.name, error) + evidence("", read_text(output)))
+            self._fail(_sentence(self._context.accelerator.text, error) + evidence("", read_text(output)))
         finally:
             watchdog.disarm()
             self._replay(output)
@@ -105,16 +107,17 @@ class DeviceHost:
         """Load accelerator, declaration, device and waivers, and publish the facts for the controller."""
         import torch
 
-        from conformance.runner.facts import accelerator_facts
+        from conformance.runner.facts import CHANGED, accelerator_facts
 
         if is_worker(self._config):
             # One thread per worker: workers share the cores, and sums are then added in the same order in every run.
             torch.set_num_threads(1)
+        before = ProcessState.take()
         accelerator = self._context.accelerator.load()
         declaration = self._context.accelerator.declaration(accelerator, self._context.options.capabilities)
         device = _device(_device_name(accelerator))
         facts = accelerator_facts(AcceleratorUnderTest(accelerator, declaration, device))
-        self._publish(facts)
+        self._publish({**facts, CHANGED: before.changes()})
         waivers = for_device(waivers_of(self._context.options.waivers), facts, torch.__version__)
         return AcceleratorUnderTest(accelerator, declaration, device, waivers)
 
@@ -145,7 +148,7 @@ def _sentence(name: str, error: BaseException) -> str:
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
     return (
         f"accelerator '{name}' cannot be used: loading it fails: {autoload.describe(error)}{where}\n"
-        f"  to find the cause: conformance doctor {name}"
+        f"  to find the cause: conformance doctor {shlex.quote(name)}"
     )
 
 

@@ -46,6 +46,10 @@ def accelerator_facts(subject: AcceleratorUnderTest) -> dict[str, Any]:
     }
 
 
+#: Name under which a worker tells the controller what loading the accelerator has changed in its process.
+CHANGED = "changed_by_loading"
+
+
 def product_names(device_type: str, count: int) -> list[str]:
     """Return the devices' product names, as ``torch.<type>.get_device_name`` says, or an empty list."""
     import torch

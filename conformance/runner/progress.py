@@ -62,6 +62,11 @@ class Progress:
         with self._lock:
             self._running.pop(case_id, None)
 
+    @property
+    def failed(self) -> int:
+        """Return how many cases have failed."""
+        return self._counts["fail"] + self._counts["failed"]
+
     def step(self, case_id: str, outcome: str) -> None:
         """Count the outcome of a case, and print a line if the last one is old enough."""
         with self._lock:

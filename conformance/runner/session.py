@@ -31,6 +31,11 @@ def prepare(config: pytest.Config) -> None:
     pytest.register_assert_rewrite("conformance.suites")
     if is_worker(config):
         return  # a worker must not start workers of its own
+    if not hasattr(config.option, "numprocesses"):
+        raise pytest.UsageError(
+            "pytest-xdist is switched off, as by -p no:xdist, and a run needs it, also with -n0. "
+            "Leave that option out; with -n0 the cases run in this process."
+        )
     try:
         _reject_options_of_other_plugins(config)
         context = _make_context(config)

@@ -97,7 +97,15 @@ class Terminal:
                 reporter.write_line("nothing verified: the selection contains no case. See: conformance list")
             return
         reporter.write_sep("=", f"conformance of {self.context.accelerator.name}")
-        reporter.write_line(body(report, width=int(reporter._tw.fullwidth) if reporter.isatty else _WIDTH_OF_A_LOG))
+        text = body(report, width=int(reporter._tw.fullwidth) if reporter.isatty else _WIDTH_OF_A_LOG)
+        # pytest writes a text with one character that the output cannot show as one line of escapes.
+        for line in printable(text, getattr(reporter._tw._file, "encoding", None)).split("\n"):
+            reporter.write_line(line)
+        if changed := self.controller.changed_by_loading:
+            reporter.write_line(
+                f"loading the accelerator changed this process: {', '.join(changed)}; every program that imports it "
+                "gets this too (case accelerator.environment.import_keeps_it)"
+            )
         if line := peak_line(self._peaks()):
             reporter.write_line(line)
         for line in next_steps(report, self.context, self.controller.kept):
@@ -107,6 +115,14 @@ class Terminal:
         """Return the peaks of workers, or of this process where it has run the cases itself."""
         runner = self.config.pluginmanager.getplugin("conformance-runner")
         return [*self.controller.peaks, *([(runner.peak.bytes, runner.peak.case)] if runner else [])]
+
+
+def printable(text: str, encoding: str | None) -> str:
+    """Return a text with a plain character in place of each that an output with this encoding cannot show."""
+    if not encoding or encoding.lower().replace("-", "") == "utf8":
+        return text
+    drawn = text.translate(str.maketrans({"─": "-", "·": ".", "–": "-", "…": "...", "×": "x"}))
+    return drawn.encode(encoding, errors="replace").decode(encoding)
 
 
 def is_case(report: object) -> bool:

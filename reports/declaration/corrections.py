@@ -6,7 +6,7 @@ claims: a device that answers wrongly is unsafe even if it is declared unsupport
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -66,18 +66,19 @@ class Corrections:
     defects: tuple[Defect, ...]
 
 
-def correct(report: Report, *, deny_silence: bool | None = None) -> Corrections:
+def correct(report: Report, *, deny_silence: bool | None = None, core: Collection[str] = frozenset()) -> Corrections:
     """Return the corrections that follow from the report's verdicts.
 
     ``deny_silence`` tells whether an undeclared cell that was refused is denied. By default it is denied only if the
-    strictness of the run made a failure of it.
+    strictness of the run made a failure of it. ``core`` are the cells that no declaration can deny: a case that needs
+    one and fails shows a defect of what it tests, and never that the device lacks the cell.
     """
     judges = [case for case in report.cases if case.adaptive]
-    found = [one for case in judges if (one := _by_its_claim(case, deny_silence))]
+    found = [one for case in judges if (one := _by_its_claim(case, deny_silence)) and one.cell not in core]
     witnessed = {cell for case in judges for cell in case.requires}
     corrected = {correction.cell for correction in found if correction.kind is not CorrectionKind.CLAIMED}
     rest = [case for case in report.cases if not case.adaptive and _is_finding(case)]
-    found += _by_what_they_need(rest, witnessed, corrected)
+    found += _by_what_they_need(rest, witnessed.union(core), corrected)
     corrected |= {correction.cell for correction in found}
     # A failure is a defect only where no corrected claim explains it.
     blamed = [*filter(_is_finding, judges), *rest]

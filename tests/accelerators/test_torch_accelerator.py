@@ -384,3 +384,16 @@ def test_a_function_that_the_torch_module_lacks_is_missing_there(invented, read,
     """The gap is named as one of the module; it is no AttributeError of this project's code."""
     with pytest.raises(MissingMember, match=rf"^torch\.invented has no member '{missing}'$"):
         read(invented({}))
+
+
+def test_a_device_of_torch_has_what_its_module_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has declared the streams of ``torch:TYPE``: without a class for them, it has none and lacks nothing."""
+    bare, full = SimpleNamespace(), SimpleNamespace(Stream=1, current_stream=1, stream=1, Event=1)
+    undeclared = TorchAccelerator(name="cpu", vendor="somebody", capabilities=frozenset())
+
+    for module, has in ((bare, False), (full, True)):
+        monkeypatch.setattr(torch, "get_device_module", lambda name, module=module: module)
+        found = as_found(undeclared)
+        assert (found.streams, found.events) == (has, has)
+        assert torch.float32 in found.supported_dtypes()
+        assert not found.pins or torch.accelerator.is_available()

@@ -10,6 +10,7 @@ import pytest
 
 from conformance.accelerators.declaration_file import parse_declaration
 from conformance.cli.main import main
+from conformance.reports.declaration.corrections import correct
 from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
 from tests.reports.samples import REPORTED, entry, report_of
@@ -296,3 +297,13 @@ def test_a_run_that_judged_no_claim_says_so(suggest: Any) -> None:
     out = suggest({}, (check("accelerator.event.query", "event"), passed()))
 
     assert out == "This run of supa tested no claim. Run the areas capabilities and operators.\n"
+
+
+def test_a_core_capability_is_never_withdrawn_because_of_a_member(tmp_path: Path) -> None:
+    """A case of pinned memory that needs the device alone says nothing about the device."""
+    pinned = {**entry("accelerator.effect.pin"), "requires": ["device"]}
+    report = report_of(tmp_path, (pinned, failed(Reason.OVER_DECLARED, "pin_memory() is refused")))
+
+    assert [found.cell for found in correct(report).corrections] == ["device"]
+    found = correct(report, core=["device"])
+    assert (found.corrections, [defect.case for defect in found.defects]) == ((), ["accelerator.effect.pin"])

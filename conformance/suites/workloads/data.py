@@ -77,7 +77,7 @@ def digits() -> Split:
     except Exception as error:
         # A package that is installed and does not load is another problem with another cure.
         if isinstance(error, ModuleNotFoundError) and error.name == "sklearn":
-            environment_lacks("scikit-learn is not installed; pip install 'accelerator-conformance[workloads]'")
+            environment_lacks("scikit-learn is not installed; in the checkout, pip install '.[workloads]'")
         environment_lacks(f"scikit-learn is installed, but does not load: {type(error).__name__}: {error}")
     loaded = load_digits()
     images = torch.from_numpy(loaded.images).to(torch.float32)

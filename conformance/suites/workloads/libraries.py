@@ -22,12 +22,12 @@ def library(name: str) -> ModuleType:
     """
     row = load_table(__file__, "libraries.toml")[name]
     if importlib.util.find_spec(name) is None:
-        environment_lacks(f"{name} is not installed; pip install 'accelerator-conformance[{row['extra']}]'")
+        environment_lacks(f"{name} is not installed; in the checkout, pip install '.[{row['extra']}]'")
     version = metadata.version(name)
     if not row["from"] <= _number(version) < row["before"]:
         environment_lacks(
             f"{name} {version} is installed, but the cases were tested from {_text(row['from'])} to before "
-            f"{_text(row['before'])}; pip install 'accelerator-conformance[{row['extra']}]'"
+            f"{_text(row['before'])}; in the checkout, pip install '.[{row['extra']}]'"
         )
     # Every model is built from a configuration, so a download would be a mistake.
     os.environ["HF_HUB_OFFLINE"] = "1"
