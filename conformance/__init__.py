@@ -1,7 +1,6 @@
 """Conformance suite for AI accelerators. Importing this package imports nothing else."""
 
 from pathlib import Path as _Path
-from typing import Any as _Any
 
 _FOLDER = _Path(__file__).absolute().parent
 if not (_FOLDER / "accelerators").is_dir():
@@ -10,7 +9,7 @@ if not (_FOLDER / "accelerators").is_dir():
     __path__.append(str(_FOLDER.parent))
 
 
-def __getattr__(name: str) -> _Any:
+def __getattr__(name: str) -> str:
     """Return the version of the installed suite as ``conformance.__version__``."""
     if name != "__version__":
         raise AttributeError(f"module 'conformance' has no attribute {name!r}")

@@ -169,7 +169,7 @@ def test_leaves_import_only_leaves_and_the_standard_library(path: Path) -> None:
 def test_the_top_of_the_package_has_rooms_and_the_plugin_only() -> None:
     modules = {path.name for path in (ROOT / "conformance").iterdir() if path.is_file()}
 
-    assert modules == {"__init__.py", "plugin.py", "py.typed"}
+    assert modules == {"__init__.py", "__main__.py", "plugin.py", "py.typed"}
 
 
 def test_suites_import_no_backend_and_name_no_accelerator() -> None:
@@ -184,7 +184,7 @@ def test_suites_import_no_backend_and_name_no_accelerator() -> None:
 
 
 def test_the_package_itself_imports_only_what_finds_the_rooms() -> None:
-    assert list(imports(ROOT / "conformance" / "__init__.py", "conformance")) == ["pathlib.Path"]
+    assert list(imports(ROOT / "conformance" / "__init__.py", "conformance")) == ["pathlib.Path", "importlib.metadata"]
 
 
 def test_every_package_on_disk_ships() -> None:

@@ -240,8 +240,8 @@ OPTIONS: Final = (
         metavar="SECONDS",
         help="Stop probing undeclared cells after this time; the rest is reported as not probed.",
         docs=(
-            "stop probing undeclared [cells](declarations.md#cells) after this time. Each worker measures its own "
-            "time. The report shows the other cells as not probed"
+            "stop probing undeclared [cells](declarations.md#cells) after this time, for all workers "
+            "together. The report shows the other cells as not probed"
         ),
         field="time_budget",
     ),

@@ -12,6 +12,7 @@ import torch
 from conformance.accelerators.backends import builtin
 from conformance.accelerators.claims import TORCH_BASE, dtypes
 from conformance.accelerators.interface import MEMBERS, MissingMember
+from conformance.accelerators.sources import as_found
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 
 CPU = builtin("cpu")
