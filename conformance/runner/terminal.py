@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _WIDTH_OF_A_LOG: Final = 120
 #: pytest's own defaults of ``-r`` and ``--tb``.
 _DEFAULT_SHORT_SUMMARY, _DEFAULT_TRACEBACKS = "fE", "auto"
+#: What stands for a character that an output does not know.
+_PLAIN: Final = {ord(drawn): plain for drawn, plain in {"─": "-", "·": ".", "–": "-", "…": "...", "×": "x"}.items()}
 #: Names under which pytest keeps the reports of failures.
 _FAILURES: Final = ("failed", "error")
 
@@ -121,7 +123,7 @@ def printable(text: str, encoding: str | None) -> str:
     """Return a text with a plain character in place of each that an output with this encoding cannot show."""
     if not encoding or encoding.lower().replace("-", "") == "utf8":
         return text
-    drawn = text.translate(str.maketrans({"─": "-", "·": ".", "–": "-", "…": "...", "×": "x"}))
+    drawn = text.translate(_PLAIN)
     return drawn.encode(encoding, errors="replace").decode(encoding)
 
 
