@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 
 def train(device):
@@ -14,7 +13,7 @@ def train(device):
     losses = []
     for _ in range(2):
         optimizer.zero_grad()
-        losses.append(F.cross_entropy(model(x), labels))
+        losses.append(nn.functional.cross_entropy(model(x), labels))
         losses[-1].backward()
         optimizer.step()
     return {"loss": losses, "model": model}
