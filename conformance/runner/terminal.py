@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from conformance.process.peak import peak_line
-from conformance.reports.model import Report
+from conformance.reports.model import Outcome, Report
 from conformance.reports.profiles import PROFILES
 from conformance.reports.repro import rerun, whole
 from conformance.reports.totals import ExitStatus
@@ -142,6 +142,15 @@ def fitted(lines: list[str], reporter: Any) -> list[str]:
     ]
 
 
+def blame_step(report: Report, folder: str) -> Iterator[str]:
+    """Yield the command that tells which failing operators a failing workload calls, if there are both."""
+    failed = {
+        case.tier if case.area != "operators" else case.area for case in report.cases if case.outcome is Outcome.FAIL
+    }
+    if {"workload", "operators"} <= failed:
+        yield f"      {shlex.join(['conformance', 'blame', '--from', folder])}"
+
+
 def next_steps(report: Report, context: RunContext, kept: Path | None) -> Iterator[str]:
     """Yield where the report is, and the commands that follow from it."""
     folder = os.path.relpath(context.folder.path)
@@ -156,6 +165,7 @@ def next_steps(report: Report, context: RunContext, kept: Path | None) -> Iterat
     elif report.counts.failed:
         yield f"next: {rerun(header_of(context), os.path.join(folder, 'failed.txt'))}"  # noqa: PTH118 - relative
         yield f"      {shlex.join(['conformance', 'explain', '--report', folder])} CASE"
+        yield from blame_step(report, folder)
         if kept is not None:
             yield f"      {shlex.join(['conformance', 'diff', folder])}"
     elif report.badge:

@@ -25,6 +25,7 @@ from conformance.blame.verdict import Answer, Blame, blame
 from conformance.cli.main import main
 from conformance.reports.loading import load
 from conformance.reports.model import CaseRecord, Outcome, Reason, Report
+from conformance.runner.terminal import blame_step
 from tests.faults.overriding import Behaviour, Call, overridden
 from tests.layers import longer
 
@@ -403,6 +404,16 @@ def test_a_report_names_the_failing_operators_of_a_failing_workload() -> None:
     assert found.workload.id == workload
     assert [cell.id for cell in found.cells] == [layer_norm]
     assert "calls nn.functional.layer_norm, of which 1 cells fail" in "\n".join(text(found))
+
+
+def test_a_run_with_failing_workloads_and_operators_names_the_command() -> None:
+    report = load(PUBLISHED)
+    operator, workload = "operators.sort[float32-inference]", "workloads.gpt2.greedy[float32-inference]"
+
+    assert [*blame_step(failing(report, {operator, workload}), "conformance-report/cpu")] == [
+        "      conformance blame --from conformance-report/cpu"
+    ]
+    assert not [*blame_step(failing(report, {workload}), "conformance-report/cpu")]
 
 
 def test_a_report_without_a_failing_workload_is_told(capsys: pytest.CaptureFixture[str]) -> None:
