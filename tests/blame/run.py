@@ -38,7 +38,7 @@ from .programs import PROGRAMS
 #: Families of faults that change what a kernel computes. Refusals (G) and derivative rules (F) are no kernels' results.
 FAMILIES = "ABCDE"
 #: Seconds of a processor for one blame.
-_LIMIT = 120
+_LIMIT = 60
 
 
 @dataclass
@@ -132,7 +132,7 @@ def paired(singles: Sequence[_Task], pairs: int, seed: str) -> list[_Task]:
 
 
 def _judged(task: _Task, send: forks.Send) -> None:
-    forks.limit(_LIMIT)
+    forks.limit(_LIMIT, patience=4)
     device = torch.device(bench.loaded()[0].current_device_name())
     hits = [Hits() for _ in task.faults]
     armed = {
