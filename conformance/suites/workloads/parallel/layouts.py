@@ -16,8 +16,18 @@ from torch import nn
 
 from conformance.accelerators.capabilities import COMM_AVERAGE, COMM_DTYPE, COMM_P2P
 
-from .models import QUICK_LAYERS, loss_on, quick_optimizer_of
-from .stages import Pipeline, stages_of
+from .models import QUICK_LAYERS, loss_of, loss_on, quick_optimizer_of
+from .stages import MICRO_BATCHES, Pipeline, stages_of
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Loss and optimizer of a training, and the micro-batches of a pipeline."""
+
+    loss_on: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = loss_on
+    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = loss_of
+    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer] = quick_optimizer_of
+    micro_batches: int = MICRO_BATCHES
 
 
 @dataclass
@@ -28,18 +38,24 @@ class Trained:
     optimizer: torch.optim.Optimizer
     part: tuple[int, int] = (0, 1)
     pipeline: Pipeline | None = None
+    learning: Learning = Learning()
 
     def step(self, tokens: torch.Tensor, targets: torch.Tensor) -> float | None:
         """Train on this rank's part of the whole batch. Return the loss, or None where another rank has it."""
+        loss = self.backward(tokens, targets)
+        self.optimizer.step()
+        return loss
+
+    def backward(self, tokens: torch.Tensor, targets: torch.Tensor) -> float | None:
+        """Compute the gradients of this rank's part of the whole batch, and return as ``step`` does."""
         number, count = self.part
         tokens, targets = (tensor.chunk(count)[number].to(_device(self.model)) for tensor in (tokens, targets))
         self.optimizer.zero_grad()
         if self.pipeline:
             loss = self.pipeline.step(tokens, targets)
         else:
-            loss = loss_on(self.model, tokens, targets)
+            loss = self.learning.loss_on(self.model, tokens, targets)
             loss.backward()
-        self.optimizer.step()
         return None if loss is None else float(whole(loss))
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -155,7 +171,9 @@ class Layout:
     needs: tuple[Any, ...] = (COMM_AVERAGE,)
     schedule: str = ""
 
-    def build(self, model: nn.Module, device: torch.device, ranks: int) -> Trained | None:
+    def build(
+        self, model: nn.Module, device: torch.device, ranks: int, learning: Learning = Learning()
+    ) -> Trained | None:
         """Return the model on the first ``ranks`` ranks, None on others. Every rank of the world has to call it."""
         from torch.distributed.device_mesh import DeviceMesh
 
@@ -165,10 +183,10 @@ class Layout:
             return None
         if not self.schedule:
             model = self.wrap(model, mesh, device)
-            return Trained(model, quick_optimizer_of(model), self._part(mesh))
+            return Trained(model, learning.optimizer_of(model), self._part(mesh), learning=learning)
         pipeline = Pipeline(model, self.schedule, mesh["pp"].get_group(), device)
-        pipeline.start(lambda stage: self.wrap(stage, mesh, device))
-        return Trained(pipeline.own, quick_optimizer_of(pipeline.own), self._part(mesh), pipeline)
+        pipeline.start(lambda stage: self.wrap(stage, mesh, device), learning.loss_of, learning.micro_batches)
+        return Trained(pipeline.own, learning.optimizer_of(pipeline.own), self._part(mesh), pipeline, learning)
 
     def layers(self, ranks: int) -> int:
         """Return how many layers a model needs: one for each stage of a pipeline."""

@@ -78,7 +78,12 @@ class Pipeline:
             self._numbers = [rank]
         self.own = Own(model, self._numbers, self._count).to(device)
 
-    def start(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    def start(
+        self,
+        wrap: Callable[[nn.Module], nn.Module],
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = loss_of,
+        micro_batches: int = MICRO_BATCHES,
+    ) -> None:
         """Build the schedule, with every stage wrapped by ``wrap``."""
         from torch.distributed import pipelining
         from torch.distributed.pipelining import schedules
@@ -91,7 +96,7 @@ class Pipeline:
         ]
         kind = getattr(schedules, self._schedule_name)
         several = issubclass(kind, schedules.PipelineScheduleMulti)
-        self._schedule = kind(stages if several else stages[0], MICRO_BATCHES, loss_fn=loss_of)
+        self._schedule = kind(stages if several else stages[0], micro_batches, loss_fn=loss)
 
     def step(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:
         """Run one batch forward and backward; return its loss on the rank that has the last stage."""

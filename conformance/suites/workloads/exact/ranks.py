@@ -1,0 +1,125 @@
+"""Exact trainings on ranks: each engine gives the bits of one process, and a difference names its place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance.suites.workloads.parallel.checkpoints import load, save
+from conformance.suites.workloads.parallel.layouts import LAYOUTS, Learning, Trained
+
+from .decoder import Decoder
+from .families import Family, families, hinge, tokens
+from .reference import Comparison
+from .training import named_gradients, named_weights, placed
+
+#: Micro-batches of a pipeline: a power of two, because the engine divides gradients by it.
+MICRO_BATCHES = 4
+#: Size of DDP's buckets in MiB: small enough that every model has several.
+_BUCKET = 0.0002
+
+
+@functools.cache
+def decoder(layers: int) -> Family:
+    """Return the family of decoders with so many layers. The small rate keeps four layers exact for three steps."""
+    return Family(f"decoder-{layers}", functools.partial(Decoder, layers), tokens, hinge, rate=2.0**-12)
+
+
+def learning(family: Family) -> Learning:
+    """Return the loss and the optimizer of a family for a layout."""
+    return Learning(
+        lambda model, inputs, targets: family.loss(model(inputs), targets),
+        family.loss,
+        family.optimizer,
+        MICRO_BATCHES,
+    )
+
+
+def check_engine(
+    check: Any, kind: str, family: Family, wrap: Callable[[nn.Module], nn.Module], device: torch.device
+) -> None:
+    """Check a family under an engine that cuts the batch: one part for every rank."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = wrap(family.initial().to(device))
+    trained = Trained(model, family.optimizer(model), (rank, ranks), learning=learning(family))
+    compared = Comparison(family, rank=rank, kind=f"{kind}: ")
+    _train(compared, trained, family, range(family.steps), device)
+    compared.tell(check)
+
+
+def check_layout(check: Any, name: str, ranks: int, device: torch.device) -> None:
+    """Check the decoder under a layout of parallel/layouts.py."""
+    family = decoder(LAYOUTS[name].layers(ranks))
+    trained = LAYOUTS[name].build(family.initial(), device, ranks, learning(family))
+    compared = Comparison(family, rank=dist.get_rank(), kind=f"{name}: ")
+    _train(compared, trained, family, range(family.steps), device)
+    compared.tell(check)
+
+
+def check_resumed(check: Any, before: str, after: str, ranks: int, folder: Path, device: torch.device) -> None:
+    """Check that the decoder saved under one layout after two steps, and loaded under another, goes on exactly."""
+    family = decoder(max(LAYOUTS[name].layers(ranks) for name in (before, after)))
+    compared = Comparison(family, rank=dist.get_rank(), kind=f"{before} resumed as {after}: ")
+    trained = LAYOUTS[before].build(family.initial(), device, ranks, learning(family))
+    _train(compared, trained, family, range(2), device)
+    save(trained, folder, dist.group.WORLD)
+    dist.barrier()
+    # Other weights than the saved ones, so that a parameter that is not loaded is wrong.
+    other = LAYOUTS[after].build(family.build(), device, ranks, learning(family))
+    load(other, folder, dist.group.WORLD)
+    compared.weights(1, named_weights(other.model))
+    _train(compared, other, family, range(2, family.steps), device)
+    compared.tell(check)
+
+
+def _train(compared: Comparison, trained: Trained, family: Family, steps: range, device: torch.device) -> None:
+    for step in steps:
+        inputs, targets = placed(family.batches()[step], device, torch.float32)
+        loss = trained.backward(inputs, targets)
+        compared.gradients(step, named_gradients(trained.model))
+        trained.optimizer.step()
+        compared.weights(step, named_weights(trained.model))
+        _compare_loss(compared, step, loss, trained.part[1], device)
+
+
+def _compare_loss(compared: Comparison, step: int, loss: float | None, parts: int, device: torch.device) -> None:
+    """Compare the mean of the losses that ranks have, each part of the batch on as many ranks as every other."""
+    sums = torch.tensor([0.0, 0.0] if loss is None else [loss, 1.0], device=device)
+    dist.all_reduce(sums)
+    total, holders = sums.tolist()
+    compared.holders(step, int(holders), parts)
+    compared.loss(step, total / max(holders, 1.0))
+
+
+# --- engines that take any model ------------------------------------------------------------------------------------
+
+
+def replicated(model: nn.Module) -> nn.Module:
+    """Return the model under DistributedDataParallel with small buckets."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(model, bucket_cap_mb=_BUCKET)
+
+
+def sharded(model: nn.Module) -> nn.Module:
+    """Return the model under FSDP2, which keeps a part of every parameter."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    device = next(model.parameters()).device
+    return fully_shard(model, mesh=init_device_mesh(device.type, (dist.get_world_size(),)))
+
+
+ENGINES = {"ddp": replicated, "fsdp2": sharded}
+
+
+def check_families(check: Any, engine: str, device: torch.device) -> None:
+    """Check every family under an engine."""
+    for family in families().values():
+        check_engine(check, engine, family, ENGINES[engine], device)

@@ -1,0 +1,75 @@
+"""Cases of exact workloads on ranks: every parallel engine gives the bits of one process, without a tolerance."""
+
+from __future__ import annotations
+
+from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_DTYPE, Cell
+from conformance.plan.case import cases
+
+from .exact import ranks
+from .parallel import models
+from .parallel.layouts import LAYOUTS
+from .parallel.planned import planned
+
+RANK_IMPORTS = tuple(name for name in models.IMPORTS if not name.startswith("transformers"))
+NEEDS = (COMM.cell, COMM_DTYPE.on("float32"), Cell("workloads.exact", "float32", "training"))
+#: Layouts of the decoder that one case trains one after the other, by the number of ranks.
+LAID = {
+    "sharded": {2: ("fsdp2",), 4: ("fsdp2", "hsdp", "fsdp2-tp")},
+    "tensor": {2: ("tp", "sp"), 4: ("tp", "sp")},
+    "pipelined": {
+        2: ("gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zero-bubble", "zbv-zero-bubble",
+            "dual-pipe-v"),
+        4: ("gpipe", "1f1b", "1f1b-fsdp2"),
+    },
+}  # fmt: skip
+#: Engines that take every family.
+ENGINES = {"replicated": "ddp", "sharded": "fsdp2"}
+#: Layouts that save and load in one case, by the number of ranks.
+RESUMED = {
+    2: (("fsdp2", "tp"), ("tp", "ddp"), ("ddp", "fsdp2"), ("1f1b", "interleaved-1f1b"), ("sp", "gpipe")),
+    4: (("hsdp", "fsdp2-tp"), ("1f1b-fsdp2", "tp")),
+}
+
+
+def _case(what, size, layouts, *needs):
+    own = [need for name in layouts for need in LAYOUTS[name].needs]
+    return planned(f"exact.{what}", (("world", str(size)),), (*NEEDS, *own, *needs), size)
+
+
+def engine_cases():
+    """Return a case for each engine and number of ranks, such as ``workloads.exact.replicated[2]``."""
+    return [_case(what, size, [engine]) for what, engine in ENGINES.items() for size in (2, 4)]
+
+
+@cases(engine_cases)
+def test_engine(check, device, case, world_size, group):
+    """Exact models of every family under an engine have the bits of one process, on every rank and after every step."""
+    ranks.check_families(check, ENGINES[case.subject.rpartition(".")[2]], device)
+
+
+def layout_cases():
+    """Return a case for each kind of layouts and number of ranks, such as ``workloads.exact.decoder_tensor[4]``."""
+    return [_case(f"decoder_{kind}", size, names) for kind, by in LAID.items() for size, names in by.items()]
+
+
+@cases(layout_cases)
+def test_layout(check, device, case, world_size, group):
+    """An exact decoder under each layout has the bits of one process, on every rank and after every step."""
+    for name in LAID[case.subject.rpartition("_")[2]][world_size]:
+        ranks.check_layout(check, name, world_size, device)
+
+
+def resume_cases():
+    """Return a case for each number of ranks, such as ``workloads.exact.decoder_resumed[2]``."""
+    needs = (CHECKPOINT, COMM_DTYPE.on("uint8"), COMM_DTYPE.on("int64"))
+    return [
+        _case("decoder_resumed", size, [name for pair in pairs for name in pair], *needs)
+        for size, pairs in RESUMED.items()
+    ]
+
+
+@cases(resume_cases)
+def test_resumed(check, device, case, world_size, group, shared_dir):
+    """An exact decoder saved under one layout and loaded under another has the bits of one process."""
+    for number, (before, after) in enumerate(RESUMED[world_size]):
+        ranks.check_resumed(check, before, after, world_size, shared_dir / str(number), device)
