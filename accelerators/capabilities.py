@@ -181,6 +181,17 @@ ACCUMULATE_WIDE = capability(
 MATMUL_FULL = capability("precision.matmul-full", "float32 matrix products keep float32 precision by default.")
 DENORMALS = capability("precision.denormals", "Subnormal numbers are kept, not flushed to zero.")
 DETERMINISTIC = capability("precision.deterministic", "In torch's deterministic mode, equal inputs give equal bits.")
+INVARIANT_BATCH = capability(
+    "invariance.batch", "The bits of a row do not depend on the number of rows, or on its place among them."
+)
+INVARIANT_CHUNK = capability(
+    "invariance.chunk", "The bits of a row do not depend on the chunk in which it is computed, or on a cache."
+)
+INVARIANT_PADDING = capability("invariance.padding", "The bits of a row do not depend on the padding behind it.")
+INVARIANT_STRIDE = capability("invariance.stride", "The bits of a row do not depend on the strides of its tensor.")
+INVARIANT_STREAM = capability("invariance.stream", "The bits of a row do not depend on the stream and other work.")
+INVARIANT_GRAPH = capability("invariance.graph", "A replayed graph gives the bits of the same calls without a graph.")
+INVARIANT_RUN = capability("invariance.run", "A repeated call with the same rows gives the same bits.")
 AUTOCAST = capability("autocast", "torch.autocast works for this device type.")
 
 # --- software around the device -------------------------------------------------------------------------------------

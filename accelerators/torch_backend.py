@@ -80,6 +80,9 @@ class TorchBackend(Accelerator):
     range_tool: str = ""
     #: Settings of torch, by dotted path, under which the device has the precision that it claims. ``load`` makes them.
     settings: Mapping[str, object] = field(default_factory=dict)
+    #: The mode in which bits do not depend on the surrounding: settings of torch or of the vendor's package, by dotted
+    #: path. Cases of area invariance make them, and restore what was before. Empty where no mode is needed.
+    invariant_mode: Mapping[str, object] = field(default_factory=dict)
     #: The vendor's own kernels: the ``VendorLibrary`` at ``module:NAME``. Empty for libraries that this project knows.
     kernel_library: str = ""
     memory: Memory = field(default_factory=AllocatorMemory, compare=False)

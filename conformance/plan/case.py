@@ -35,7 +35,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from conformance.accelerators.capabilities import Capability, Cell
+from conformance.accelerators.capabilities import VOCABULARY, Capability, Cell
 from conformance.reports.planned import PlannedCase
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -258,7 +258,10 @@ def _instance(template: Case, axes: tuple[tuple[str, str], ...], requires: Needs
 
 
 #: Capabilities that are claimed for each dtype.
-PER_DTYPE = frozenset({"dtype", "precision.accumulate-wide", "comm.dtype"})
+PER_DTYPE = frozenset(
+    {"dtype", "precision.accumulate-wide", "comm.dtype"}
+    | {name for name in VOCABULARY if name.startswith("invariance.")}
+)
 
 
 def _cell(need: Capability | Cell, dtype: str | None) -> Cell:

@@ -305,7 +305,9 @@ def test_a_run_that_fails_is_told_in_its_own_words(monkeypatch: pytest.MonkeyPat
 
 
 #: Capabilities that a backend file declares for single dtypes.
-PER_DTYPE = ("dtype", "comm.dtype", "precision.accumulate-wide")
+PER_DTYPE = (
+    "dtype", "comm.dtype", "precision.accumulate-wide", *(name for name in VOCABULARY if name.startswith("invariance."))
+)  # fmt: skip
 STREAMS = ("stream", "stream.order", "stream.record", "event", "event.timing")
 CLAIMED = [
     *(DeclaredCell(name, *YES) for name in (*STREAMS, "autocast", "lazy-call", "execution.ordered")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,17 +19,23 @@ LLAMA, MIXTRAL, DEEPSPEED = "workloads.llama.", "workloads.mixtral.", "workloads
 class Fault:
     """Fault of a name. ``plant`` is called on every rank before the case; the case has to fail as wrong.
 
-    With ``hangs``, one rank leaves the others alone in a collective, so that the case has no end.
+    With ``hangs``, one rank leaves the others alone in a collective, so that the case has no end. ``place`` is a
+    pattern that the message has to contain.
     """
 
     name: str
     case: str
     plant: Callable[[], None]
     hangs: bool = False
+    place: str = ""
 
     def is_found(self, outcome: str) -> bool:
         """Tell whether the outcome of the case is what the fault has to cause."""
-        return outcome == "no end" if self.hangs else outcome.startswith("AssertionError")
+        return (
+            outcome == "no end"
+            if self.hangs
+            else (outcome.startswith("AssertionError") and re.search(self.place, outcome) is not None)
+        )
 
 
 def around(owner: Any, name: str, change: Callable[..., Any]) -> None:

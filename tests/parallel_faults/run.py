@@ -30,10 +30,11 @@ def main() -> None:
         importlib.import_module(name)
     import torch
 
+    from tests.parallel_faults.exact import EXACT_FAULTS
     from tests.parallel_faults.faults import FAULTS, UNDER_DEEPSPEED
 
     torch.set_num_threads(1)
-    faults = (*FAULTS, *(UNDER_DEEPSPEED if importlib.util.find_spec("deepspeed") else ()))
+    faults = (*FAULTS, *EXACT_FAULTS, *(UNDER_DEEPSPEED if importlib.util.find_spec("deepspeed") else ()))
     chosen = [fault for fault in faults if part in fault.name]
     known = {planned.case.id: planned for planned in bundled_cases(["workloads"])}
     sound = {case: outcome(known[case], None) for case in dict.fromkeys(fault.case for fault in chosen)}
@@ -57,6 +58,14 @@ def outcome(planned: Any, plant: Any, patience: int = _PATIENCE) -> str:
         said = [pickle.loads(end.read_bytes()) if end.exists() else "no end" for end in ends]
     wrong = [text for text in said if text.startswith("AssertionError")]
     return next(iter(wrong), next((text for text in said if text != "passed"), "passed"))
+
+
+def exact_references() -> None:
+    """Make the references of all exact families."""
+    from conformance.suites.workloads.exact import families, ranks, reference
+
+    for family in (*families.families().values(), ranks.decoder(2), ranks.decoder(4)):
+        reference.reference(family, family.steps)
 
 
 def _fork(planned: Any, plant: Any, rank: int, folder: Path, patience: int) -> int:
@@ -88,9 +97,12 @@ def _body(planned: Any, plant: Any, rank: int, folder: Path) -> str:
     shared.mkdir(exist_ok=True)
     family = planned.case.subject.split(".")[0]
     # The oracle is right: it is made before the fault.
-    for layers in (models.QUICK_LAYERS, 2 * models.QUICK_LAYERS):
+    for layers in () if family == "exact" else (models.QUICK_LAYERS, 2 * models.QUICK_LAYERS):
         models.quick_reference("mixtral" if family == "mixtral" else "llama", layers)
-    models.reference("llama")
+    if family == "exact":
+        exact_references()
+    else:
+        models.reference("llama")
     if plant:
         plant()
     own = {

@@ -45,8 +45,9 @@ _CHOOSING = frozenset({
     "empty_like", "fill_", "zero_", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided",
     "empty_strided", "scalar_tensor", "lift_fresh", "max_pool2d_with_indices", "upsample_nearest2d", "embedding",
     "index", "sort", "argsort", "bincount", "logical_not", "logical_and", "bitwise_and", "bitwise_not", "minimum",
-    "maximum", "nonzero", "floor", "_local_scalar_dense", "remainder", "floor_divide", "hardtanh_", "relu_", "clamp_min",
-    "value_selecting_reduction_backward", "max_pool2d", "ge_", "isnan", "is_nonzero", "equal", "_softmax", "_safe_softmax",
+    "maximum", "nonzero", "floor", "_local_scalar_dense", "remainder", "floor_divide", "hardtanh_", "relu_",
+    "value_selecting_reduction_backward", "max_pool2d", "ge_", "isnan", "is_nonzero", "equal", "_softmax",
+    "_safe_softmax", "clamp_min",
 })  # fmt: skip
 #: The least distance of the largest score from all others at which exp() of the others is 0 in every format: the
 #: smallest subnormal number of float64 is exp(-744.4).
