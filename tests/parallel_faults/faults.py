@@ -207,7 +207,7 @@ def _dropped_micro_batch() -> None:
     def skip(original: Any, self: Any, chunk: int, *args: Any, **kwargs: Any) -> Any:
         before = [None if p.grad is None else p.grad.clone() for p in self.submod.parameters()]
         result = original(self, chunk, *args, **kwargs)
-        if chunk == 5:
+        if chunk == (self.chunks or 0) - 1:
             for parameter, gradient in zip(self.submod.parameters(), before, strict=True):
                 parameter.grad = gradient
         return result

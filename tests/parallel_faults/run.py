@@ -57,7 +57,7 @@ def outcome(planned: Any, plant: Any, patience: int = _PATIENCE) -> str:
         ends = [Path(folder, f"end-{rank}") for rank in range(2)]
         said = [pickle.loads(end.read_bytes()) if end.exists() else "no end" for end in ends]
     wrong = [text for text in said if text.startswith("AssertionError")]
-    return next(iter(wrong), next((text for text in said if text != "passed"), "passed"))
+    return "; ".join(wrong) or next((text for text in said if text != "passed"), "passed")
 
 
 def exact_references() -> None:

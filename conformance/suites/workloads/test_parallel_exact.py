@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_DTYPE, Cell
+from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_ALL_TO_ALL, COMM_DTYPE, Cell
 from conformance.plan.case import cases
 
 from .exact import ranks
@@ -57,6 +57,18 @@ def test_layout(check, device, case, world_size, group):
     """An exact decoder under each layout has the bits of one process, on every rank and after every step."""
     for name in LAID[case.subject.rpartition("_")[2]][world_size]:
         ranks.check_layout(check, name, world_size, device)
+
+
+def expert_cases():
+    """Return a case for each number of ranks, such as ``workloads.exact.experts[4]``."""
+    needs = (*NEEDS, COMM_ALL_TO_ALL, COMM_DTYPE.on("int64"))
+    return [planned("exact.experts", (("world", str(size)),), needs, size) for size in (2, 4)]
+
+
+@cases(expert_cases)
+def test_experts(check, device, world_size, group):
+    """An exact model with experts on ranks has the bits of one process, on every rank and after every step."""
+    ranks.check_experts(check, device)
 
 
 def resume_cases():
