@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -124,7 +124,7 @@ class Switch:
 class Declared:
     """Accelerator that declares a mode."""
 
-    invariant_mode = {"tests.suites.test_invariance.SWITCH.on": True}
+    invariant_mode: ClassVar = {"tests.suites.test_invariance.SWITCH.on": True}
 
 
 SWITCH = Switch()
