@@ -128,6 +128,11 @@ def accumulates_wide(*names: str) -> Capabilities:
     return frozenset(Statement(cell, supported()) for cell in cells)
 
 
+def invariant(surrounding: Capability, *names: str) -> Capabilities:
+    """Claim that the bits of a row in these dtypes do not depend on a surrounding, such as ``INVARIANT_BATCH``."""
+    return frozenset(Statement(surrounding.on(_known_dtype(name)), supported()) for name in names)
+
+
 def communicates(*names: str, known: str = "") -> Capabilities:
     """Claim a communication backend with collectives in these dtypes. ``known`` is a known fault of the backend.
 

@@ -10,6 +10,7 @@ from conformance.accelerators.claims import (
     accumulates_wide,
     communicates,
     dtypes,
+    invariant,
     kernels,
     lacks,
     stores,
@@ -63,6 +64,7 @@ CPU = TorchAccelerator(
     | lacks(can.COMM_COALESCED, "gloo starts every collective separately", NOT_YET)
     | lacks(can.COMM_SYMMETRIC, "gloo has no memory that other ranks read", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
+    | invariant(can.INVARIANT_RUN, "float32", "bfloat16")
     | stores("float8_e4m3fn", "float8_e5m2")
     | dtypes("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
     | dtypes("int8", "int16", "int32", "int64", "uint8", "bool")

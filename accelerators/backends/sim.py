@@ -13,6 +13,7 @@ from conformance.accelerators.claims import (
     accumulates_wide,
     communicates,
     dtypes,
+    invariant,
     lacks,
     strided_only,
 )
@@ -61,6 +62,8 @@ SIM = TorchAccelerator(
     | lacks(can.COMM_COALESCED, "gloo starts every collective separately", NOT_YET)
     | lacks(can.COMM_SYMMETRIC, "gloo has no memory that other ranks read", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
+    | invariant(can.INVARIANT_RUN, "float32", "bfloat16")
+    | invariant(can.INVARIANT_STREAM, "float32", "bfloat16")
     | dtypes(*_DTYPES, *_INTEGERS)
     | strided_only(*_DTYPES, *_INTEGERS)
     | lacks(can.TRITON, "Triton has no code generator for a simulated device", NOT_YET),

@@ -10,9 +10,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.accelerators import capabilities as can
+from conformance.accelerators.claims import declaration_of
+from conformance.cli.invariance import table
+from conformance.judging.checker import Checker
+from conformance.judging.finding import Refused
 from conformance.suites.invariance import surroundings
+from conformance.suites.invariance import test_invariance as suite
 from conformance.suites.invariance.mode import invariant_mode
-from conformance.suites.invariance.surroundings import SIZES, changes
+from conformance.suites.invariance.surroundings import SIZES, Change, changes
 from tests.layers import longer
 
 HOST = torch.device("cpu")
@@ -161,3 +167,59 @@ def test_every_kind_compares_the_gradient_too(monkeypatch: pytest.MonkeyPatch) -
         found = changes("batch", HOST, torch.float32)
 
     assert [str(change) for change in found] == ["tanh at 9 (backward)"]
+
+
+def judged(declaration: Any, mode: Any, monkeypatch: pytest.MonkeyPatch) -> Checker:
+    """Run the case of batches in float32 on the host inside a mode."""
+    only(monkeypatch, "tanh", "exp")
+    monkeypatch.setattr(suite, "without_values", lambda device, dtype: [])
+    case = next(case for case in suite.invariance_cases() if case.id == "invariance.batch[float32]")
+    check = Checker()
+    with mode:
+        suite.test_invariance(Declared(), HOST, declaration, case, check)
+    return check
+
+
+CLAIMED = declaration_of({can.INVARIANT_BATCH.on("float32"), can.DTYPE.on("float32")})
+UNCLAIMED = declaration_of({can.DTYPE.on("float32")})
+
+
+def test_a_claimed_mode_that_does_nothing_is_red(switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match=r"bits change with the batch: tanh at 15 \(forward\)$"):
+        judged(CLAIMED, Invariant("tanh", "batch", 10), monkeypatch)
+
+
+def test_a_claim_that_holds_is_green(switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged(CLAIMED, Invariant(), monkeypatch).metrics["changed"] == 0
+
+
+def test_without_a_claim_the_size_is_reported(switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"tanh at 15 \(forward\)"):
+        judged(UNCLAIMED, Invariant("tanh", "batch", 10), monkeypatch)
+
+
+class Zeros(TorchDispatchMode):
+    """Device that does nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point() and not func._schema.is_mutable:
+            return result if func.is_view else torch.zeros_like(result)
+        return result
+
+
+def test_a_device_that_does_nothing_shows_nothing() -> None:
+    with Zeros():
+        assert len(surroundings.without_values(HOST, torch.float32)) > 60
+    assert surroundings.without_values(HOST, torch.float32) == []
+
+
+def test_the_table_has_a_row_for_each_operator_that_changes() -> None:
+    found = {"batch": [Change("mv", "batch", 9, "forward")], "run": [Change("exp", "run", 2, "backward")]}
+
+    assert table(found, 4) == [
+        "operator     batch       run",
+        "exp              ·         2",
+        "mv               9         ·",
+        "2 of 4 operators: the same bits in every surrounding",
+    ]

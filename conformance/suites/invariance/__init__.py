@@ -1,1 +1,1 @@
-"""Whether the bits of a row depend on what surrounds it: its batch, its chunk, its padding, its strides, its run."""
+"""Invariance: the bits of a row do not depend on its batch, chunk, padding, strides, stream, graph or run."""
