@@ -45,8 +45,9 @@ class Profile:
 
 #: The tier of cases that an ordinary run leaves out.
 DEEP: Final = "deep"
-#: Areas that no profile requires in breadth: they read counters of memory and time, and a device may have none.
-_COUNTERS: Final = frozenset({"autotuning", "profiling"})
+#: Areas that no profile requires in breadth. Two read counters of memory and time, and a device may have none. Bits that
+#: do not depend on the surroundings are a contract of their own. Not every device is torch's accelerator.
+_OPTIONAL: Final = frozenset({"autotuning", "profiling", "invariance", "torch_accelerator", "symmetric_memory"})
 #: Share of an area's cases that a profile requires to be claimed, in float32 and without a dtype.
 MINIMUM_SHARE: Final = 0.5
 #: The share of an area with fewer cases than this says nothing.
@@ -197,7 +198,7 @@ def _lacks(profile: Profile, groups: Sequence[tuple[CaseGroup, int]], lost: Sequ
         yield from (f"{capability} is not claimed" for capability in profile.needs if capability not in claimed)
     if profile.areas is None or profile.areas:
         for share in area_shares(groups, lost, profile.own):
-            counts = share.area not in _COUNTERS if profile.areas is None else share.area in profile.areas
+            counts = share.area not in _OPTIONAL if profile.areas is None else share.area in profile.areas
             if counts and share.planned >= _FEWEST and share.claimed < MINIMUM_SHARE * share.planned:
                 yield f"{share} cases claimed"
 

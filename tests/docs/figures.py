@@ -113,7 +113,8 @@ def session() -> str:
         *body["total"],
     ]
     last = [line for line in lines if line.startswith(("cases:", "also passed", "claims:", "planned ", "profile:"))]
-    return "\n".join(["```console", "$ pytest --accelerator=cpu --waivers=accelerators/waivers/cpu.toml", *shown, *last, "```"])
+    command = "$ pytest --accelerator=cpu --waivers=accelerators/waivers/cpu.toml"
+    return "\n".join(["```console", command, *shown, *last, "```"])
 
 
 def _rows(lines: list[str], area: str) -> list[str]:

@@ -26,6 +26,11 @@ def write(folder: Path, block: Block) -> str:
     return block.name.removesuffix(".py")
 
 
+def block_with(page: Path, words: str) -> Block:
+    """Return the Python block of a page that has these words."""
+    return next(block for block in blocks(text(page), "python") if words in block.body)
+
+
 @pytest.mark.parametrize("block", TOML, ids=range(len(TOML)))
 def test_a_declaration_is_read(block: Block) -> None:
     assert parse_declaration(block.body, file=str(DECLARATIONS)).cells
@@ -41,7 +46,7 @@ def test_claims_in_python_are_claims() -> None:
 def test_the_declared_accelerator_resolves_and_is_without_contradiction(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = write(tmp_path, blocks(text(page), "python")[0])
+    module = write(tmp_path, block_with(page, 'package="torch_acme"'))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, module, raising=False)
@@ -64,7 +69,7 @@ def test_the_accelerator_in_the_readme_is_short() -> None:
 
 
 def test_a_class_of_ones_own_is_a_subject(tmp_path: Path) -> None:
-    module = write(tmp_path, blocks(text(NEW), "python")[1])
+    module = write(tmp_path, block_with(NEW, "class OwnAccelerator"))
     spec = f"{module}:OwnAccelerator"
     assert f"--accelerator={spec}" in text(NEW)
 

@@ -67,7 +67,7 @@ def test_the_documentation_is_fourteen_pages_at_most() -> None:
     sizes = [len(page.read_bytes()) for page in DOCS.glob("*.md")]
 
     assert len(sizes) <= 14
-    assert sum(sizes) <= 170_000, "a fact stands once; what only developers need stands beside its code"
+    assert sum(sizes) <= 182_000, "a fact stands once; what only developers need stands beside its code"
 
 
 @pytest.mark.parametrize("sentence", ["15,291 cases", "12701 cases", "planned 15341"])

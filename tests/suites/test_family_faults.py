@@ -418,7 +418,7 @@ def test_a_model_that_repeats_one_token_is_no_proof(place: RunDevice) -> None:
 def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
-    with pytest.raises(EnvironmentLacks, match=r"peft is not installed; pip install 'accelerator-conformance\[hf\]'"):
+    with pytest.raises(EnvironmentLacks, match=r"peft is not installed; in the checkout, pip install '.\[hf\]'"):
         libraries.library("peft")
 
 

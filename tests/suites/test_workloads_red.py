@@ -215,7 +215,7 @@ def test_without_scikit_learn_the_environment_lacks_something(run: Any, monkeypa
         cached.cache_clear()
     monkeypatch.setattr(builtins, "__import__", refuse)
 
-    with pytest.raises(EnvironmentLacks, match=r"pip install 'accelerator-conformance\[workloads\]'"):
+    with pytest.raises(EnvironmentLacks, match=r"in the checkout, pip install '.\[workloads\]'"):
         run("vit.evaluate")
 
 
