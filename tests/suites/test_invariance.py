@@ -41,7 +41,8 @@ class Invariant(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         computes = not func.is_view and not func._schema.is_mutable
         given = [each.double() if _single(each) and computes else each for each in args]
-        result = func(*given, **(kwargs or {}))
+        named = {key: each.double() if _single(each) and computes else each for key, each in (kwargs or {}).items()}
+        result = func(*given, **named)
         name = func._schema.name.partition("::")[2]
         outputs = list(result) if isinstance(result, tuple | list) else [result]
         if computes:
