@@ -14,7 +14,7 @@ from .planned import DEADLINE
 #: Requirements of a way besides those of a training.
 NEEDS = {"compiled": (COMPILE.cell,), "resumed": (CHECKPOINT.cell,)}
 #: Families that are compiled. A compiler takes ten seconds for each.
-COMPILED = ("bent",)
+COMPILED = ("bags",)
 #: Families whose first step is exact in formats of 11 and 8 bits; later steps have finer weights. The proof checks it.
 NARROW = {"float16": ("plain", "bent", "volumes", "bags", "recurrent", "graph"), "bfloat16": ("plain",)}
 
