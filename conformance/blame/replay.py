@@ -210,7 +210,7 @@ class Replay:
         values = changed
         for target, value in zip(targets, values, strict=False):
             if isinstance(value, torch.Tensor) and value.shape == target.shape:
-                target.copy_(value)
+                _write(target, value)
         return targets
 
     def _computed(self, step: Step) -> list[Any]:
@@ -233,6 +233,14 @@ class Replay:
         if isinstance(leaf, Place | Constant):
             return self._memories.view(leaf)
         return HOST if isinstance(leaf, torch.device) else leaf
+
+
+def _write(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Write a value; of an expanded tensor, its first row is all there is."""
+    for dim, stride in enumerate(target.stride()):
+        if stride == 0 and target.shape[dim] > 1:
+            target, value = target.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+    target.copy_(value)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ OTHERS = {
     "--pdb",
     "--co",
     "--trace",
+    "--depth",
     "--deep",
     "--strict",
     "--verdict",
