@@ -135,7 +135,8 @@ def written_views(cell: Cell) -> Iterator[Call]:
 def calls_again(cell: Cell) -> None:
     """Compare a call that is made again with other data in the same memory, after another shape and a refused call."""
     sample = representative(cell.fixed)
-    if not isinstance(sample.input, torch.Tensor) or not large.fits(sample) or facts(cell.info.name).unchecked:
+    known = facts(cell.info.name)
+    if not isinstance(sample.input, torch.Tensor) or not large.fits(sample) or known.unchecked or known.resizes:
         return
     if sample.input.numel() < 2 or 0 in sample.input.stride():
         return
