@@ -127,6 +127,18 @@ def test_a_view_that_writes_is_found(device: torch.device) -> None:
     assert "aten.t.default" in {one.name for one in answer(classifier, device, as_strided=writes).culprits}
 
 
+def test_a_view_of_repeated_elements_with_a_memory_of_its_own_is_found(device: torch.device) -> None:
+    def repeated(device: torch.device) -> Any:
+        return torch.ones(1, 3).to(device).expand(4, 3) * 2
+
+    def other_memory(call: Call) -> Any:
+        return call.run().clone().mul_(3).expand(4, 3)
+
+    found = answer(repeated, device, as_strided=other_memory, expand=other_memory)
+
+    assert found.culprits[0].name == "aten.expand.default"
+
+
 def test_an_input_that_is_changed_is_found(device: torch.device) -> None:
     def spoils(call: Call) -> Any:
         result = call.run()
