@@ -60,6 +60,8 @@ _ALONE: Final = frozenset(
         "--no-showlocals",
         "--cov-append",
         "--no-cov",
+        "--strict-markers",
+        "--strict-config",
     ]
 )
 #: Short options without a value, which may stand together; and those with a value that may stand behind them.

@@ -6,7 +6,7 @@ import torch
 
 from conformance.accelerators.capabilities import COMPILE, DEVICE
 from conformance.judging.finding import environment_lacks
-from conformance.plan.case import case
+from conformance.plan.case import About, case
 
 from .registering import registered
 
@@ -117,7 +117,7 @@ def test_compiled(device, check, operator):
     check.that(bool(due.any()), "the function gives zeros alone")
 
 
-@case("custom_operators.deepspeed", requires=[DEVICE, COMPILE])
+@case("custom_operators.deepspeed", requires=[DEVICE, COMPILE], about=About.LIBRARY)
 def test_deepspeed(device, check):
     """Each operator torch.ops.deepspeed.* with a kernel for the device has a fake kernel, which a graph needs."""
     key = torch._C._dispatch_key_for_device(device.type)
