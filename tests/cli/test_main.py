@@ -50,7 +50,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     [
         (
             ["reprot"],
-            "command 'reprot' is not registered.\n  registered: blame, challenge, coverage, diff, doctor, explain, gate, ",
+            "command 'reprot' is not registered.\n  registered: blame, challenge, coverage, diff, doctor, explain, ",
         ),
         (["report", "--fromat", "x"], "unrecognized arguments: --fromat"),
         (["explain"], "the following arguments are required: NAME. See: conformance explain --help"),
