@@ -389,7 +389,8 @@ def test_a_function_that_the_torch_module_lacks_is_missing_there(invented, read,
 
 def test_a_device_of_torch_has_what_its_module_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has declared the streams of ``torch:TYPE``: without a class for them, it has none and lacks nothing."""
-    bare, full = SimpleNamespace(), SimpleNamespace(Stream=1, current_stream=1, stream=1, Event=1)
+    bare = SimpleNamespace(is_available=lambda: False)
+    full = SimpleNamespace(**vars(bare), Stream=1, current_stream=1, stream=1, Event=1)
     undeclared = TorchAccelerator(name="cpu", vendor="somebody", capabilities=frozenset())
 
     for module, has in ((bare, False), (full, True)):

@@ -7,6 +7,7 @@ has prepared for a call under a key that leaves out data, shape or an exception 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -116,6 +117,16 @@ class _Written:
         return base
 
 
+@functools.cache
+def _can_copy(device: torch.device) -> bool:
+    """Return whether a tensor of the device can be written by a copy, of which other cases tell."""
+    try:
+        torch.zeros(2, device=device).copy_(torch.zeros(2, device=device))
+    except RuntimeError:
+        return False
+    return True
+
+
 @source(Mode.INFERENCE, _compare, stage=Stage.FORMS, fixed=True)
 def written_views(cell: Cell) -> Iterator[Call]:
     """Yield a sample of an operator that returns a view: the view is written, and the base read."""
@@ -124,7 +135,7 @@ def written_views(cell: Cell) -> Iterator[Call]:
     view = next((leaf for leaf in leaves(usual.value) if isinstance(leaf, torch.Tensor)), None)
     if view is None or not isinstance(sample.input, torch.Tensor) or sample.input.layout is not torch.strided:
         return
-    if view.numel() > 1 and shares_memory(view, usual.given.input):
+    if view.numel() > 1 and shares_memory(view, usual.given.input) and _can_copy(cell.device):
         yield sample.into("the view written, then the base", _Written(cell.info.op))
 
 
