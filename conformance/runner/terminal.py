@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from conformance.process.peak import peak_line
-from conformance.reports.model import Outcome, Report
+from conformance.reports.model import Report
 from conformance.reports.profiles import PROFILES
 from conformance.reports.repro import rerun, whole
 from conformance.reports.totals import ExitStatus
+from conformance.reports.verdict import Outcome
 from conformance.runner.context import RunContext, header_of
 
 if TYPE_CHECKING:
