@@ -22,7 +22,7 @@ def _without_modes() -> Iterator[None]:
 
 
 def on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = True) -> Any:
-    """Make a call on the host; None stands for an output that the host's form has not.
+    """Make a call on the host, and return its result, or the first of its outputs where the host's form has no others.
 
     A kernel that the host lacks is computed by others. Raises NotImplementedError where there are none. Without
     ``own``, a kernel that computes attention is always computed by others: by products and a softmax.

@@ -13,7 +13,7 @@ from conformance.numerics.budgets import OpClass, class_of_function
 from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, plain, same_bits
 from conformance.numerics.layout import significant_strides
 from conformance.numerics.transfer import copied, widened
-from conformance.numerics.trees import leaves, tensors
+from conformance.numerics.trees import tensors
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.judge.judging import reduction_length
 from conformance.suites.operators.judge.oracle import STEP, wide_defaults
@@ -64,6 +64,7 @@ class Local:
     host_ratio: float = 0.0
     finding: str = ""
     unjudged: str = ""
+    host_refuses: bool = False
     needs_constants: bool = False
     before: Before | None = None
     deltas: list[torch.Tensor | None] = field(default_factory=list)
@@ -77,6 +78,12 @@ class Local:
     def wrong(self) -> bool:
         """Return whether the device's result is wrong."""
         return bool(self.finding)
+
+    def note(self, position: int, compared: Comparison) -> None:
+        """Keep what a comparison of one output has shown: the largest error, and the first finding."""
+        self.ratio = max(self.ratio, compared.ratio, 0.0 if compared.right else _over(compared))
+        if not compared.right and not self.finding:
+            self.finding = f"{_which(position)}{compared}"
 
 
 def judge(step: Step, before: Before, after: list[torch.Tensor], inputs_after: list[torch.Tensor]) -> Local:
@@ -95,6 +102,7 @@ def judge(step: Step, before: Before, after: list[torch.Tensor], inputs_after: l
         return found
     except _REFUSALS as error:
         found.unjudged, found.needs_constants = f"the host refuses it: {str(error).splitlines()[0]}", True
+        found.host_refuses = True
         return found
     if step.is_view and (text := _placed_otherwise(after, host)):
         found.finding, found.ratio = text, float("inf")
@@ -123,9 +131,7 @@ def judge_collective(step: Step, after: list[torch.Tensor], exact: Sequence[torc
         oracle = Exact(wide, lambda: None, rounds=True) if wide.dtype in (torch.float64, torch.complex128) else None
         compared = compare(plain(actual), host, lambda one=oracle: one, OpClass.REDUCTION, float(ranks))  # type: ignore[misc]
         found.deltas.append(_delta(plain(actual), host, oracle))
-        found.ratio = max(found.ratio, compared.ratio if compared.right else _over(compared))
-        if not compared.right and not found.finding:
-            found.finding = f"{'' if position == 0 else f'output {position}: '}{compared}"
+        found.note(position, compared)
     return found
 
 
@@ -139,9 +145,8 @@ def _judge_output(
     n: float,
     before: Before,
 ) -> None:
-    what = "" if position == 0 else f"output {position}: "
     if (actual.dtype, actual.shape) != (host.dtype, host.shape):
-        found.finding = f"{what}{_kind(actual)} in place of {_kind(host)}"
+        found.finding = f"{_which(position)}{_kind(actual)} in place of {_kind(host)}"
         found.ratio = float("inf")
         found.deltas.append(None)
         return
@@ -154,10 +159,7 @@ def _judge_output(
         compared = compare(actual, host, lambda: exact, op_class, n)
     if not compared.right and _chooses(found.step, before, actual, host):
         return
-    ratio = compared.ratio if compared.right else max(compared.ratio, _over(compared))
-    found.ratio = max(found.ratio, ratio)
-    if not compared.right and not found.finding:
-        found.finding = f"{what}{compared}"
+    found.note(position, compared)
 
 
 def _of_host(host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) -> float:
@@ -184,6 +186,10 @@ def _delta(actual: torch.Tensor, host: torch.Tensor, exact: Exact | None) -> tor
         return actual  # integers are taken whole
     wide = exact.value if exact is not None and exact.value.shape == actual.shape else host
     return actual.to(torch.complex128 if actual.is_complex() else torch.float64) - wide
+
+
+def _which(position: int) -> str:
+    return "" if position == 0 else f"output {position}: "
 
 
 def _kind(tensor: torch.Tensor) -> str:
@@ -231,21 +237,11 @@ def _is_strided(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_quantized
 
 
-def outputs_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = True) -> list[Any]:
-    """Make a call on the host, and return its outputs in the order of ``outputs_of``; None for one it has not."""
-    result = on_host(func, args, kwargs, own=own)
-    return [
-        *outputs_of(func, args, kwargs, None),
-        *(
-            leaf
-            for leaf in leaves(result)
-            if (isinstance(leaf, torch.Tensor) and not _is_written(func, args, kwargs, leaf))
-        ),
-    ]
-
-
-def _is_written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: torch.Tensor) -> bool:
-    return any(leaf is tensor for tensor in outputs_of(func, args, kwargs, None))
+def outputs_on_host(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = True
+) -> list[torch.Tensor]:
+    """Make a call on the host, and return its outputs in the order of ``outputs_of``."""
+    return outputs_of(func, args, kwargs, on_host(func, args, kwargs, own=own))
 
 
 class _Wide:
@@ -297,7 +293,7 @@ def evaluate_wide(
     try:
         with wide_defaults():
             found = outputs_on_host(step.function, *widened((before.args, before.kwargs), change), own=False)
-        return [None if leaf is None else plain(leaf) for leaf in found]
+        return [plain(leaf) for leaf in found]
     except _REFUSALS:
         return []
 

@@ -43,7 +43,6 @@ class Memories:
 
     sizes: dict[int, int] = field(default_factory=dict)
     given: dict[int, torch.Tensor] = field(default_factory=dict)
-    made: set[int] = field(default_factory=set)
     _known: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     def place(self, tensor: torch.Tensor, *, new: bool = False) -> Place | Constant:
@@ -87,9 +86,7 @@ class Memories:
         self.sizes[number] = storage.nbytes()
         # A weak reference keeps the address of a freed memory from being used again, and frees the memory.
         self._known[storage._cdata] = (StorageWeakRef(storage), number)  # type: ignore[no-untyped-call]
-        if new:
-            self.made.add(number)
-        else:
+        if not new:
             self.given[number] = _bytes(tensor)
         return number
 

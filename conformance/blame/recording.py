@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,11 +56,9 @@ class Step:
     number_result: Any = None  # what a call returned that is no tensor, such as a number
     constants: list[torch.Tensor] | None = None
     kept: list[torch.Tensor] | None = None  # results of a custom operator, which another process may not have
-    on_device: bool = True
     is_view: bool = False
     meeting: Any = None  # of a collective: collectives.Meeting
     read: list[Place | Constant] = field(default_factory=list)  # what a collective reads
-    error: str = ""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields with the function by its name, so that a process can send them to another."""
@@ -148,18 +147,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
             mapped(args, self._place),
             mapped(kwargs, self._place),
             *self._where(),
-            on_device=on_device,
             is_view=func.is_view,
         )
         self.trace.steps.append(step)
 
-        def run() -> Any:
-            try:
-                return func(*args, **kwargs)
-            except Exception as error:
-                step.error = f"{type(error).__name__}: {error}"
-                raise
-
+        run = functools.partial(func, *args, **kwargs)
         result = self._look(step, args, kwargs, run) if self._look and on_device else run()
         outputs = outputs_of(func, args, kwargs, result)
         step.results = [memories.place(output, new=True) for output in outputs]
@@ -176,9 +168,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         step = Step(len(self.trace.steps), func, (), {}, *self._where(), meeting=met, read=read)
         self.trace.steps.append(step)
 
-        def run() -> Any:
-            return func(*args, **kwargs)
-
+        run = functools.partial(func, *args, **kwargs)
         result = self._look(step, args, kwargs, run) if self._look else run()
         step.results = [memories.place(tensor, new=True) for tensor in written_by(func, args, kwargs, result)]
         return result

@@ -74,9 +74,9 @@ class End:
     @property
     def budgets(self) -> float:
         """Return the error in budgets."""
-        if self.error <= self.allowed:
-            return self.error / self.allowed if self.allowed else 0.0
-        return self.error / self.allowed if self.allowed else float("inf")
+        if self.allowed:
+            return self.error / self.allowed
+        return float("inf") if self.error else 0.0
 
 
 @dataclass
@@ -130,10 +130,11 @@ def blame(runs: Runs) -> Blame:
             if again.wrong:
                 watched = again
                 break
-    found = _weighed(watched, clock)
+    exact = clock.timed("replays", functools.partial(_replayed, watched.traces))
+    found = _weighed(watched, exact, clock)
     found.compiled = compiled.graphs() - before
     if found.answer is Answer.RIGHT:
-        _without_culprit(found, runs, watched, undisturbed, clock)
+        _without_culprit(found, runs, watched, list(zip(watched.names, exact, strict=True)), undisturbed, clock)
     found.steps = sum(len(trace.steps) for trace in watched.traces)
     found.seconds = clock.seconds | {"program": watched.seconds}
     found.judged = sum(not local.unjudged for local in watched.judged)
@@ -171,10 +172,9 @@ def _replayed(traces: Sequence[Trace], change: Any = as_computed) -> list[torch.
     return [end for ends in replay(traces, change) for end in ends]
 
 
-def _weighed(watched: Seen, clock: _Clock) -> Blame:
+def _weighed(watched: Seen, exact: list[torch.Tensor], clock: _Clock) -> Blame:
     """Return the ends with what honest rounding allows, and the culprits with their shares."""
     traces = watched.traces
-    exact = clock.timed("replays", functools.partial(_replayed, traces))
     values = dict(watched.ends)
     actual = [values[name] for name in watched.names]
     spread = clock.timed("replays", functools.partial(_spread, watched, exact))
@@ -260,10 +260,16 @@ def _distance(value: torch.Tensor, exact: torch.Tensor) -> float:
 # --- no culprit -------------------------------------------------------------------------------------------------------
 
 
-def _without_culprit(found: Blame, runs: Runs, watched: Seen, undisturbed: list[Ends], clock: _Clock) -> None:
+def _without_culprit(
+    found: Blame,
+    runs: Runs,
+    watched: Seen,
+    exact: list[tuple[str, torch.Tensor]],
+    undisturbed: list[Ends],
+    clock: _Clock,
+) -> None:
     """Find out why an end is off, or say that it is not."""
     limits = {end.name: end for end in found.ends}
-    exact = list(zip(watched.names, _replayed(watched.traces), strict=True))
     first, second = undisturbed
     worst = found.worst_end
     if _beyond(first, second, limits):

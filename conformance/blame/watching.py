@@ -35,11 +35,6 @@ class Watched:
     error: str = ""
     ends: list[tuple[str, Any]] = field(default_factory=list)
 
-    @property
-    def wrong(self) -> list[Local]:
-        """Return the calls whose results are wrong."""
-        return [local for local in self.judged if local.wrong]
-
 
 class Meet(Protocol):
     """Exchange between ranks."""
@@ -70,9 +65,9 @@ def watch(
     except Exception as error:  # noqa: BLE001  what the program raises is a result
         found.error = f"{type(error).__name__}: {error}"
     found.seconds = time.monotonic() - begun - watcher.seconds
-    numbers = {id(step): step for step in recorder.trace.steps if step.number_result is not None}
+    numbers = [step for step in recorder.trace.steps if step.number_result is not None]
     for name, value in found.ends:
-        place = _place(recorder.trace, value, list(numbers.values()))
+        place = _place(recorder.trace, value, numbers)
         if place is not None:
             recorder.trace.ends.append((name, place))
     return found
@@ -220,7 +215,7 @@ def _refused(step: Step, before: Before, error: Exception) -> Local:
     """Return the judgement of a call that raised: wrong if the host makes it."""
     local = judge(step, before, [], [])
     found = Local(step, before=before)
-    if local.unjudged.startswith("the host refuses"):
+    if local.host_refuses:
         found.unjudged = "both refuse it"
     elif not local.unjudged:
         found.finding, found.ratio = f"raised {type(error).__name__}: {str(error).splitlines()[0]}", float("inf")
