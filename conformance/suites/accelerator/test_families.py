@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import threading
 
 import torch
 
@@ -14,6 +13,7 @@ from conformance.plan.case import case
 from .families import NEEDS, check_family
 from .settings import check_kept, settings_of
 from .test_device import need_two
+from .threads import on_a_thread
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def test_sequence(accelerator, declaration, check, device, family):
             check_family(check, family, 6, device, "where float64 is the default dtype")
     _fails(device)
     check_family(check, family, 6, device, "after an error")
-    _on_a_thread(lambda: check_family(check, family, 9, device, "on another thread"))
+    on_a_thread(lambda: check_family(check, family, 9, device, "on another thread"))
     check_family(check, family, 6, device, "after a call on another thread")
     if declaration.supports(STREAM.cell):
         accelerator.synchronize()
@@ -103,20 +103,3 @@ def _fails(device):
     """Make a call that raises an error before it reaches the device."""
     with contextlib.suppress(RuntimeError):
         torch.ones(2, 3, device=device) @ torch.ones(2, 3, device=device)
-
-
-def _on_a_thread(body):
-    """Run a body on a new thread, and raise its error here."""
-    errors = []
-
-    def guarded():
-        try:
-            body()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]

@@ -30,6 +30,7 @@ from conformance.plan.case import case
 
 from .conveyor import HOST, SIDE, Conveyor, numbers
 from .test_stream_memory import overwrite
+from .threads import on_a_thread
 
 #: Rounds of each pair: a defect may need some calls before it shows.
 ROUNDS = 12
@@ -40,19 +41,7 @@ BLOCK = 4 << 20
 def _in_two_threads(work) -> None:
     """Run ``work`` in this thread and then in another; raise what it raised there."""
     work()
-    failed = []
-
-    def run():
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
+    on_a_thread(work)
 
 
 def _devices(accelerator) -> range:
