@@ -40,6 +40,33 @@ def test_what_computes_is_for_the_vendors_device_alone(name):
     assert not torch._C._dispatch_has_kernel_for_dispatch_key(kernel, "CPU")
 
 
+def test_fake_kernels_give_the_shapes_and_dtypes_of_the_real_ones():
+    def like(arguments, target):
+        return [
+            argument.to(target) if isinstance(argument, torch.Tensor)
+            else [one.to(target) for one in argument] if isinstance(argument, list) else argument
+            for argument in arguments
+        ]  # fmt: skip
+
+    image, wide, bias = torch.randn(2, 4, 3, 3), torch.randn(3, 8), torch.randn(8)
+    lists, packed = [torch.randn(5)], torch.randint(0, 99, (4, 8), dtype=torch.int8)
+    calls = {
+        "layer_norm": (wide, bias, bias, 1e-5),
+        "layer_norm_residual_store_pre_ln_res": (wide, bias, wide, bias, bias, 1e-5),
+        "nhwc_bias_add": (image, torch.randn(4)),
+        "quantize": (wide.half(), 3, 4, 1),
+        "dequantize": (packed, torch.randn(4, 2), 4, 4, 1),
+        "gated_activation": (wide, bias, 3),
+        "residual_add_bias": (wide, wide, wide, bias, bias, 2, True, True, True),
+        "multi_tensor_lion": (64, torch.zeros(1), lists, lists, lists, 0.1, 0.9, 0.99, 1, 0.1),
+    }
+    for name, arguments in calls.items():
+        real, fake = (getattr(OPS, name)(*like(arguments, target)) for target in ("supa", "meta"))
+        pairs = zip(real, fake, strict=True) if isinstance(real, list) else () if real is None else [(real, fake)]
+        for one, other in pairs:
+            assert (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride()), name
+
+
 @pytest.mark.parametrize(
     ("space", "name"), [*(("deepspeed", name) for name in names.STUBS), *(("dc", name) for name in names.COMPILE_STUBS)]
 )

@@ -1,7 +1,8 @@
 """Importing this registers ``torch.ops.deepspeed.*`` and ``torch.ops.dc.*``, as importing the vendor's module does.
 
-What computes is registered for the vendor's device alone. What does not is registered all the same, takes any
-arguments, and raises NotImplementedError when it is called: that a name exists says nothing.
+What computes is registered for the vendor's device, and as its own fake kernel, so that a compiled graph may contain
+it. What does not compute is registered all the same, takes any arguments, and raises NotImplementedError when it is
+called: that a name exists says nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def _register() -> None:
     for schema in names.SCHEMAS:
         _deepspeed.define(schema)
     for name in names.IMPLEMENTED:
-        _deepspeed.impl(name, _kernel(name), "PrivateUse1")
+        for key in ("PrivateUse1", "Meta"):  # the kernels are compositions, which work on shapes alone too
+            _deepspeed.impl(name, _kernel(name), key)
     for library, stubs in ((_deepspeed, names.STUBS), (_compile, names.COMPILE_STUBS)):
         for name in stubs:
             library.define(name + _ANYTHING)

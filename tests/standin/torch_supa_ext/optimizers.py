@@ -27,7 +27,7 @@ def multi_tensor_adam(
     weight_decay: float,
 ) -> None:
     """Adam with decay in the gradient (``mode`` 0), or decoupled (``mode`` 1). A set ``noop_flag`` skips the step."""
-    if noop_flag.item():
+    if not noop_flag.is_meta and noop_flag.item():
         return
     first = 1 - beta1**step if bias_correction else 1.0
     second = 1 - beta2**step if bias_correction else 1.0
@@ -58,7 +58,7 @@ def multi_tensor_lion(
     weight_decay: float,
 ) -> None:
     """Lion: the sign of the interpolated moment, and decoupled decay."""
-    if noop_flag.item():
+    if not noop_flag.is_meta and noop_flag.item():
         return
     for grad, param, exp_avg in zip(grads, params, exp_avgs, strict=True):
         gradient, old, moment = _wide(grad), _wide(param), _wide(exp_avg)
