@@ -27,6 +27,7 @@ std::unique_ptr<OpProfile> make_profile(const c10::OperatorHandle& op) {
   auto profile = std::make_unique<OpProfile>();
   const auto& schema = op.schema();
   profile->name = schema.name();
+  profile->overload_name = schema.overload_name();
   profile->overload = schema.name() + "." + (schema.overload_name().empty() ? "default" : schema.overload_name());
   profile->draws = op.hasTag(at::Tag::nondeterministic_seeded);
   profile->takes_host_tensors = kTakesHostTensors.count(schema.name()) > 0;
@@ -233,9 +234,17 @@ void refuse(const OpProfile& profile) {
 
 }  // namespace
 
+// An operator of a library that is gone leaves its address to the next one.
+bool describes(const OpProfile& profile, const c10::FunctionSchema& schema) {
+  return profile.name == schema.name() && profile.overload_name == schema.overload_name() &&
+         profile.argument_types.size() == schema.arguments().size() && profile.returns.size() == schema.returns().size();
+}
+
 const OpProfile& profile_of(const c10::OperatorHandle& op) {
+  static auto* outdated = new std::vector<std::unique_ptr<OpProfile>>();   // graphs still point to them
   Guard lock(simulator_mutex());
   auto& profile = profiles()[&op.schema()];
+  if (profile && !describes(*profile, op.schema())) outdated->push_back(std::move(profile));
   if (!profile) profile = make_profile(op);
   return *profile;
 }

@@ -16,6 +16,7 @@ using torch::jit::Stack;
 struct OpProfile {
   std::string name;                 // "aten::add"
   std::string overload;             // "aten::add.out"; "aten::mm.default" where the overload has no name
+  std::string overload_name;        // "out", or empty
   std::vector<c10::TypePtr> argument_types;
   std::vector<c10::TypePtr> return_types;
   std::vector<bool> writes;         // per argument

@@ -315,6 +315,7 @@ Block* DeviceMemory::find(const c10::DataPtr& ptr) {
 }
 
 Block* DeviceMemory::find(const void* address) {
+  Guard lock(simulator_mutex());   // threads of collectives free blocks
   auto at = reinterpret_cast<uintptr_t>(address);
   auto it = by_address_.upper_bound(at);
   if (it == by_address_.begin()) return nullptr;

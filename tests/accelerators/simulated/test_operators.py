@@ -43,6 +43,25 @@ def test_devices_do_not_mix(sim: Any) -> None:
     assert (x + torch.tensor(1.0)).tolist() == [2, 2, 2]
 
 
+def test_an_operator_is_not_taken_for_one_that_is_gone(sim: Any) -> None:
+    """Libraries come and go, and the memory of their schemas is used again."""
+    x = torch.ones(3, device="sim")
+    kinds = [
+        ("(Tensor x) -> Tensor", lambda x: x + 1, lambda operator: operator(x), 2),
+        ("(Tensor x, Tensor y) -> Tensor", lambda x, y: x + y, lambda operator: operator(x, x), 2),
+        ("(Tensor x, int n) -> (Tensor, Tensor)", lambda x, n: (x + n, x - n), lambda operator: operator(x, 3)[1], -2),
+    ]
+    for turn in range(60):
+        schema, kernel, call, due = kinds[turn % 3]
+        library = torch.library.Library(f"turn_{turn}", "DEF")
+        library.define("work" + schema)
+        library.impl("work", kernel, "CPU")
+        found = call(getattr(torch.ops, f"turn_{turn}").work)
+        library._destroy()
+
+        assert found.tolist() == [due] * 3, turn
+
+
 def test_drawing_leaves_the_host_generator_alone(sim: Any) -> None:
     state = torch.get_rng_state()
     torch.nn.functional.dropout(torch.ones(100, device="sim"))
