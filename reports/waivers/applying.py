@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
@@ -11,7 +11,7 @@ from conformance.reports.model import CaseRecord, Report
 from conformance.reports.verdict import Outcome, Reason, Verdict
 from conformance.reports.waivers.model import Waiver, WaiverKind
 
-#: Metric of a waived case with the reason that was seen.
+#: Metric of a case whose verdict a waiver made, with the reason that was seen.
 OBSERVED: Final = "observed"
 
 
@@ -19,10 +19,26 @@ def observed(case: CaseRecord) -> Reason | None:
     """Return the reason before any waiver was applied; None if the report does not say it."""
     if not case.reason.facts.made_by_waiver:
         return case.reason
-    if case.reason is Reason.WAIVER_STALE:
-        return Reason.NATIVE
     kept = case.metrics.get(OBSERVED)
+    if case.reason is Reason.WAIVER_STALE and kept is None:
+        # Older reports do not say how such a case passed.
+        return Reason.NATIVE
     return next((reason for reason in Reason if reason.value == kept and not reason.facts.made_by_waiver), None)
+
+
+def as_passed(report: Report) -> Report:
+    """Return the report with every stale waiver's case as the pass that it was, and with counts to match."""
+    cases = tuple(_as_passed(case) if case.reason is Reason.WAIVER_STALE else case for case in report.cases)
+    shown = replace(report, cases=cases, waivers=replace(report.waivers, stale=()))
+    return replace(shown, totals=shown.counts)
+
+
+def _as_passed(case: CaseRecord) -> CaseRecord:
+    reason = observed(case)
+    if reason is None or Outcome.PASS not in reason.facts.outcomes:
+        return case
+    kept = {name: value for name, value in case.metrics.items() if name != OBSERVED}
+    return replace(case, outcome=Outcome.PASS, reason=reason, message="", repro="", metrics=kept)
 
 
 def apply(verdict: Verdict, case: str, core: bool, waivers: Iterable[Waiver], today: date) -> Verdict:
@@ -41,7 +57,7 @@ def apply(verdict: Verdict, case: str, core: bool, waivers: Iterable[Waiver], to
 
 def _stale(verdict: Verdict, waiver: Waiver) -> Verdict:
     message = f"passes, yet it is waived as {waiver.verdict.value} until {waiver.expires}: delete the waiver"
-    return Verdict(Outcome.FAIL, Reason.WAIVER_STALE, message, verdict.metrics)
+    return Verdict(Outcome.FAIL, Reason.WAIVER_STALE, message, _with_observed(verdict))
 
 
 def _expired(verdict: Verdict, waiver: Waiver) -> Verdict:

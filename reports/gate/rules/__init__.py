@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from conformance.base.errors import UnknownName
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import Decision, GateSeverity, Rule
 from conformance.reports.model import RECORDS_STACK
+from conformance.reports.waivers.applying import as_passed
 
 
 def _discovered() -> Iterator[Rule]:
@@ -36,6 +38,10 @@ def find_rule(id: str) -> Rule:
 def decide(evidence: GateEvidence) -> Decision:
     """Return the findings of all rules as a decision: rejections first, then in the order of the rules."""
     findings = [finding for rule in RULES.values() for finding in rule.check(evidence)]
+    if evidence.had_waivers and evidence.report.waivers.stale:
+        # A waived case that passes needs the evidence of a pass.
+        shown = replace(evidence, report=as_passed(evidence.report))
+        findings += [found for rule in RULES.values() for found in rule.check(shown) if found not in findings]
     unmet = sum(1 for group in evidence.due for _ in evidence.unmet(group))
     due = sum(len(group.cases) for group in evidence.due)
     return Decision(

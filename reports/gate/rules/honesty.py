@@ -60,7 +60,7 @@ def _contradictions(group: CaseGroup, evidence: GateEvidence) -> Iterator[tuple[
         yield f"skipped as {group.reason.value} in a run with strictness certify", [case.id for case in group.cases]
     elif group.outcome is Outcome.SKIP and group.reason in _STATES_OF:
         state = _STATES_OF[group.reason]
-        if otherwise := [case.id for case in group.cases if state not in _states(case, evidence)]:
+        if otherwise := [case.id for case in group.cases if state != _deciding_state(case, evidence)]:
             yield f"skipped as {group.reason.value} although the declaration says otherwise", otherwise
 
 
@@ -113,9 +113,13 @@ _DETAILS: Final = {
 }
 
 
-def _states(case: CaseRecord, evidence: GateEvidence) -> set[str]:
-    claims = (evidence.claims.find(cell, case.in_reference) for cell in case.requires)
-    return {claim.state if claim.state in (SUPPORTED, UNSUPPORTED) else UNDECLARED for claim in claims}
+def _deciding_state(case: CaseRecord, evidence: GateEvidence) -> str:
+    """Return the state of the first required cell that is not claimed: it decides why a case is skipped."""
+    for cell in case.requires:
+        state = evidence.claims.find(cell, case.in_reference).state
+        if state == UNSUPPORTED or (state != SUPPORTED and cell not in evidence.core_cells):
+            return UNSUPPORTED if state == UNSUPPORTED else UNDECLARED
+    return SUPPORTED
 
 
 RULES = (

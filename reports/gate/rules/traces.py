@@ -38,6 +38,8 @@ _LARGEST: Final = {
 _PARTS: Final = 4
 #: Results of a probe that computed, on the device or on the host: such a case has numbers of errors.
 _COMPUTED: Final = frozenset({"right", "fallback"})
+#: Reasons that a passed case has.
+_PASSED: Final = frozenset(reason.value for reason in Reason if Outcome.PASS in reason.facts.outcomes)
 #: Reasons of cases that a probe has seen.
 _PROBED: Final = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
 
@@ -110,11 +112,20 @@ def _of_failures(case: CaseRecord) -> Iterator[str]:
             yield f"passed, with an error outside the budget ({name})"
     if _PROBE in metrics:
         yield "passed, with the metric of a case that is not claimed (probe)"
-    if OBSERVED in metrics:
-        yield "passed, with the metric of a waived failure (observed)"
+    yield from _of_waivers(case)
     yield from (f"passed, with the {name} of a failure" for name in (CALL, SCRIPT) if name in metrics)
     if _HOST_BYTES in metrics and case.reason is Reason.NATIVE:
         yield "passed as native, with bytes that the host computed (host_bytes)"
+
+
+def _of_waivers(case: CaseRecord) -> Iterator[str]:
+    """Yield a passed case's observed reason: only one that a waiver covers has it, and then it is that of a pass."""
+    seen = case.metrics.get(OBSERVED)
+    if case.reason is Reason.WAIVER_STALE:
+        if seen not in _PASSED:
+            yield "passed although waived, without the reason of a pass (observed)"
+    elif seen is not None:
+        yield "passed, with the metric of a waived failure (observed)"
 
 
 def _is_within(value: Fact) -> bool:

@@ -19,10 +19,13 @@ from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import find_policy
 from conformance.reports.stack import with_fingerprint
 from conformance.reports.verdict import Outcome, Reason
+from conformance.reports.waivers.file import read_waivers
+from conformance.reports.waivers.model import Waiver
 
 from .world import FILES, PLUGINS, consistent
 
 PUBLISHED = Path(__file__).parents[3] / "reports" / "published" / "runs"
+KNOWN_FAILURES = Path(__file__).parents[3] / "accelerators" / "waivers"
 DAY = timedelta(days=1)
 #: One of so many cases stays in the reports that are attacked, so that many attacks are judged in a short time.
 SAMPLE = 8
@@ -36,6 +39,12 @@ def published(name: str) -> Report:
 @cache
 def as_published(name: str) -> Report:
     return load(PUBLISHED / f"{name}.json.gz")
+
+
+def waivers_of(name: str) -> tuple[Waiver, ...]:
+    """Return the known failures of a published accelerator; none for most."""
+    path = KNOWN_FAILURES / f"{name}.toml"
+    return read_waivers(path) if path.is_file() else ()
 
 
 def latest(report: Report) -> Report:

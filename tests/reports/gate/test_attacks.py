@@ -166,6 +166,19 @@ attack(
 )
 attack(
     "G18",
+    "a failure to a stale waiver that does not say how it passed",
+    in_turn(typed("--waivers=waivers.toml"), cases(is_native, outcome=Outcome.FAIL, reason=Reason.WAIVER_STALE)),
+)
+attack(
+    "G08",
+    "an emulated cell to a stale waiver of a native one",
+    in_turn(
+        typed("--waivers=waivers.toml"),
+        cases(is_emulated, outcome=Outcome.FAIL, reason=Reason.WAIVER_STALE, metrics={OBSERVED: "native"}),
+    ),
+)
+attack(
+    "G18",
     "a failure to a stale waiver, with its evidence",
     in_turn(
         typed("--waivers=waivers.toml"),

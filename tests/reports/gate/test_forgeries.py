@@ -40,6 +40,8 @@ ACCEPTED = {
     "accelerator.driver:*": "what the accelerator says of itself",
     "environment.facts.cores: one higher": "facts of the machine; --fingerprint compares them",
     "environment.facts.cores: a thousandfold": "facts of the machine; --fingerprint compares them",
+    "environment.variables.*: *": "settings of the run; the rules check their options, --fingerprint compares them",
+    "environment: replaced by another report's": "facts of another machine; --fingerprint compares them",
     "environment.facts.machine: *": "facts of the machine; --fingerprint compares them",
     "environment.facts.system: *": "facts of the machine; --fingerprint compares them",
     "environment.facts.python: with other digits": "facts of the machine; --fingerprint compares them",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from conformance.reports.gate.evidence import GateEvidence, SignatureCheck
 from conformance.reports.gate.rules.names import BUILT_IN, DEVICE_TYPES
 from conformance.reports.gate.signers import accelerators_of
 from conformance.reports.merge import merge
-from conformance.reports.model import Report
+from conformance.reports.model import CaseRecord, Report
 from conformance.reports.profiles import find_policy
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.applying import OBSERVED
@@ -30,6 +31,7 @@ from .edits import (
     invocation,
     is_native,
     is_undeclared,
+    is_unsupported,
     run,
     typed,
 )
@@ -43,6 +45,7 @@ from .honest import (
     mended,
     published,
     rules_of,
+    waivers_of,
 )
 
 
@@ -51,10 +54,11 @@ def test_the_published_reports_are_accepted(name: str) -> None:
     report = published(name)
     end = datetime.fromisoformat(report.run.finished)
 
-    decision = judged(report, manifest_of(report), now=end + DAY)
+    decision = judged(report, manifest_of(report), now=end + DAY, waivers=waivers_of(name))
 
     assert decision.findings == ()
-    assert decision.met == decision.due == report.totals.claimed == report.totals.passed - report.totals.aside
+    assert decision.met == decision.due == report.totals.claimed
+    assert decision.met == report.totals.passed - report.totals.aside + decision.waived
 
 
 def test_a_newer_run_of_the_same_accelerator_is_accepted() -> None:
@@ -166,10 +170,37 @@ def test_a_run_with_waivers_is_accepted_and_says_how_many_failures_are_waived() 
 
 
 def test_a_stale_waiver_that_the_reviewer_has_pruned_is_accepted() -> None:
-    stale = cases(is_native, outcome=Outcome.FAIL, reason=Reason.WAIVER_STALE, message="passes, yet it is waived")
-    report = mended(in_turn(typed("--waivers", "waivers.toml"), stale)(honest()))
+    report = mended(typed("--waivers", "waivers.toml")(with_stale_waivers(honest(), is_native)))
 
     assert judged(report).findings == ()
+
+
+def with_stale_waivers(report: Report, *matching: Callable[[CaseRecord], bool]) -> Report:
+    """Return the report as a run writes it whose waivers name the first case that matches each."""
+    chosen = {next(case.id for case in report.cases if matches(case)) for matches in matching}
+    return replace(
+        report,
+        cases=tuple(
+            replace(
+                case,
+                outcome=Outcome.FAIL,
+                reason=Reason.WAIVER_STALE,
+                message="passes, yet it is waived",
+                metrics={**case.metrics, OBSERVED: case.reason.value},
+            )
+            if case.id in chosen
+            else case
+            for case in report.cases
+        ),
+    )
+
+
+@pytest.mark.parametrize("matching", [is_unsupported, is_undeclared])
+def test_a_stale_waiver_makes_no_pass_of_a_case_that_is_not_claimed(matching: Callable[[CaseRecord], bool]) -> None:
+    forged = with_stale_waivers(honest(), matching)
+    said = cases(lambda case: case.reason is Reason.WAIVER_STALE, None, metrics={OBSERVED: "native"})
+
+    assert rules_of(judged(mended(in_turn(typed("--waivers", "waivers.toml"), said)(forged)))) == {"G08"}
 
 
 @pytest.mark.parametrize(
@@ -249,7 +280,7 @@ def test_a_decision_states_the_run_and_what_was_not_checked() -> None:
 def test_a_published_report_is_accepted_in_the_format_that_it_has(name: str) -> None:
     report = as_published(name)
 
-    assert judged(report, manifest_of(report)).findings == ()
+    assert judged(report, manifest_of(report), waivers=waivers_of(name)).findings == ()
     old = replace(report, schema=1)
     assert "of format 1" in " ".join(judged(replace(old), manifest_of(report)).unchecked)
 

@@ -249,7 +249,7 @@ def test_training_in_a_dtype_cannot_be_withdrawn_in_silence() -> None:
             return replace(case, outcome=Outcome.SKIP, reason=Reason.UNDECLARED, metrics={})
         return case
 
-    report = published("cpu")
+    report = published("sim")
     less = replace(report, cases=tuple(map(withdrawn, report.cases)))
 
     assert report.badge == "full"

@@ -34,5 +34,5 @@ def test_a_waiver_excuses_only_what_it_names(verdict: Verdict, one: object, core
     after = apply(verdict, "a.b", core, [one], TODAY)  # type: ignore[list-item]
 
     assert after.reason is reason
-    assert after.metrics.get(OBSERVED) == ("wrong" if reason in (Reason.WAIVED, Reason.WAIVER_EXPIRED) else None)
+    assert after.metrics.get(OBSERVED) == (verdict.reason.value if reason.facts.made_by_waiver else None)
     assert apply(verdict, "x.y", core, [one], TODAY) is verdict  # type: ignore[list-item]
