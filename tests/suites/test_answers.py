@@ -87,14 +87,21 @@ def test_a_value_that_the_dtype_cannot_have_is_wrong() -> None:
 @pytest.mark.parametrize("case", RANDOM)
 def test_what_depends_on_drawn_numbers_is_not_asked(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = answer(case)
-    honest, calls = execution.execute, itertools.count(1)
+    honest, reseeding, calls = execution.execute, execution.reseed, itertools.count(1)
+
+    def reseeding_elsewhere(seed, device):
+        """A seed starts the device's numbers again."""
+        nonlocal calls
+        calls = itertools.count(1)
+        reseeding(seed, device)
 
     def drawing_from_elsewhere(function, sample, **extra):
         """A device with a generator of its own draws other numbers, and leaves the host's alone."""
         with torch.random.fork_rng(devices=()):
-            torch.default_generator.manual_seed(torch.initial_seed() + next(calls))
+            torch.default_generator.manual_seed(torch.initial_seed() + 1000 * next(calls))
             return honest(function, sample, **extra)
 
+    monkeypatch.setattr(execution, "reseed", reseeding_elsewhere)
     monkeypatch.setattr(execution, "execute", drawing_from_elsewhere)
 
     assert answer(case) == text
