@@ -133,6 +133,11 @@ def invariant(surrounding: Capability, *names: str) -> Capabilities:
     return frozenset(Statement(surrounding.on(_known_dtype(name)), supported()) for name in names)
 
 
+def depends(surrounding: Capability, *names: str, reason: str) -> Capabilities:
+    """Claim that the bits of a row in these dtypes depend on a surrounding, with the reason."""
+    return frozenset().union(*(lacks(surrounding.on(_known_dtype(name)), reason, NOT_YET) for name in names))
+
+
 def communicates(*names: str, known: str = "") -> Capabilities:
     """Claim a communication backend with collectives in these dtypes. ``known`` is a known fault of the backend.
 
