@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,13 @@ def imported(file: Path) -> set[str]:
     return found - OWN - set(sys.stdlib_module_names)
 
 
+#: It reads what every installed package says of itself.
+distributions_of_packages = cache(packages_distributions)
+
+
 @every_row(sorted((ROOT / "tests").rglob("test_*.py")))
 def test_collecting_needs_only_what_the_extra_installs(file: Path) -> None:
-    distributions = packages_distributions()
+    distributions = distributions_of_packages()
     names = {name.lower() for package in imported(file) for name in distributions.get(package, [package])}
 
     assert names <= required("test") | WITH_PYTEST

@@ -26,7 +26,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("faulty")
     shutil.copy(HERE / "faulty.py", folder)
     chosen = [f"--case={id}" for id in (ADD, UNFOLD, MAXIMUM, EXPM1)]
-    variables = {"PYTHONPATH": str(folder), "CONFORMANCE_CASE_SECONDS": "40"}
+    variables = {"PYTHONPATH": str(folder), "CONFORMANCE_CASE_SECONDS": "20"}
     return run("--accelerator=faulty:Faulty", *chosen, "-n1", cwd=folder, name="faulty-Faulty", **variables)
 
 
@@ -55,6 +55,7 @@ def test_the_script_of_the_last_call_is_printed(finished: Run, capsys: pytest.Ca
         compile(script, "script", "exec")
 
 
+@pytest.mark.long
 def test_the_repro_line_ends_in_the_same_call(finished: Run) -> None:
     case = next(case for case in finished.report.cases if case.id == ADD)
 

@@ -385,6 +385,7 @@ def test_two_healthy_ranks_are_not_blamed(tmp_path: Path) -> None:
     assert {end.name for end in found.ends} >= {"rank 0: loss", "rank 1: loss"}
 
 
+@pytest.mark.long
 def test_a_collective_that_is_wrong_on_one_rank_is_first(tmp_path: Path) -> None:
     found = on_ranks(tmp_path, "faulty", "c10d::allreduce_")
 

@@ -56,6 +56,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, li
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ENDS)
 def test_the_way_a_copy_ends_is_a_verdict(name: str, verdicts: dict[str, dict[str, list[str]]]):
     expected = {INNOCENT[0]: ["pass", "native"], CASE: ENDS[name], INNOCENT[1]: ["pass", "native"]}

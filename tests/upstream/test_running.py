@@ -142,6 +142,7 @@ def test_the_rows_are_foreign(ran: dict[str, Any]):
     assert (ran["totals"].claimed, ran["totals"].failed > 0) == (0, True)
 
 
+@pytest.mark.long
 def test_what_is_predicted_to_be_hidden_is_hidden(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     place = checkout(tmp_path, test_mine=TESTS.replace("os.abort()", "pass"))
 

@@ -139,6 +139,7 @@ def rank_slots() -> Callable[[ExitStack, Path], tuple[str, list[Any]]]:
     return start
 
 
+@pytest.mark.long
 def test_cases_on_ranks_of_torchrun(tmp_path: Path, rank_slots: Callable[..., tuple[str, list[Any]]]) -> None:
     tests = shutil.copy(HERE / "host_cases.py", tmp_path / "test_host_cases.py")
     with ExitStack() as stack:
