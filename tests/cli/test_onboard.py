@@ -258,12 +258,12 @@ def test_one_time_budget_for_all_workers_and_what_was_found_is_kept(tmp_path: Pa
 
     began = time.monotonic()
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200, check=False
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=500, check=False
     )
 
     assert done.returncode == 0, done.stderr
     assert "without an answer, because the probes ended early" in (tmp_path / "claims.toml").read_text()
-    assert time.monotonic() - began < 200, done.stderr
+    assert time.monotonic() - began < 400, done.stderr  # a crash costs a worker; all of them would take an hour
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,13 @@ class ExactDevice:
 
 def is_evaluated(info: Any) -> bool:
     """Return whether mpmath evaluates this unary or binary operator."""
+    if info.name in RETURN_THEIR_INPUT:
+        return False
     kinds = {kind.__name__ for kind in type(info).__mro__}
     return info.name in FUNCTIONS and bool({"UnaryUfuncInfo", "BinaryUfuncInfo"} & kinds or info.name in UNSORTED)
 
 
+#: They compute nothing, and what is written to their result is written to the input.
+RETURN_THEIR_INPUT = {"positive"}
 #: Functions of one or two tensors that the database does not enter as such.
 UNSORTED = {"nn.functional.gelu", "nn.functional.hardswish", "nn.functional.leaky_relu", "logaddexp2"}
