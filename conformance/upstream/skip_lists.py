@@ -6,6 +6,8 @@ import ast
 import importlib
 import io
 import itertools
+import json
+import re
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,8 +21,13 @@ from conformance.reports.plain_text import one_line
 _MOST_BYTES = 4 << 20
 #: Entries of one file. All lists of the largest known backend have 822.
 _MOST_ENTRIES = 50_000
+#: Modes of torch-spyre's tests that nobody wants to pass.
+_HIDING = ("skip", "xfail", "xfail_strict")
 #: Names whose value is a list in PyTorch's own form, as attributes of a class or arguments of set_test_configs().
 _OWN_FORM = ("test_exclusions", "op_overrides", "op_allowlist")
+
+#: Key of a list of disabled tests, which PyTorch's test runner reads: a test, its module and its class.
+_DISABLED = re.compile(r"(\w+) \((?:([\w.]+)\.)?(\w+)\)")
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Entry:
 
     ``name`` is part of a test's name, or a regular expression if ``is_pattern``; without one, the entry is about
     ``operator`` in ``dtypes`` (all if empty). ``test_class`` and ``test_file`` limit it. ``comment`` is the list's own.
+    ``is_whole`` says that the name is the whole name of one test.
     """
 
     where: str
@@ -40,6 +48,7 @@ class Entry:
     test_file: str = ""
     comment: str = ""
     is_pattern: bool = False
+    is_whole: bool = False
     allows: bool = False
 
 
@@ -55,7 +64,8 @@ def read(path: Path) -> list[Entry]:
         text = data.decode()
     except UnicodeDecodeError:
         raise UsageError(f"{path} is no text in UTF-8. Name a file with a skip list.") from None
-    entries = _yaml(path, text) if path.suffix in (".yaml", ".yml") else _python(path, text)
+    readers = {".yaml": _yaml, ".yml": _yaml, ".json": _json}
+    entries = readers.get(path.suffix, _python)(path, text)
     # Aliases of YAML make a few bytes many entries.
     found = list(itertools.islice(entries, _MOST_ENTRIES + 1))
     if len(found) > _MOST_ENTRIES:
@@ -230,9 +240,26 @@ def _yaml(path: Path, text: str) -> Iterator[Entry]:
         raise UsageError(f"{path} has no `test_suite_config`, so it is no configuration of torch-spyre's tests.")
     for file in _list(_get(config, "files")):
         yield from _spyre_file(path, file)
-    for operator in _list(_get(_get(config, "global"), "supported_ops")):
+    whole = _get(config, "global")
+    for operator in _list(_get(whole, "supported_ops")):
         name = str(_get(operator, "name") or "")
-        yield Entry(str(path), name, operator=name, allows=True)
+        yield from _spyre_operator(path, operator, name)
+    for dtype in _list(_get(whole, "supported_dtypes")):
+        if _get(dtype, "force_xfail"):
+            name = str(_get(dtype, "name"))
+            yield Entry(str(path), f"each test in {name}", name=".*", dtypes=(name,), is_pattern=True)
+
+
+def _spyre_operator(path: Path, operator: Any, name: str) -> Iterator[Entry]:
+    """Yield what an operator of the configuration allows, or in which dtypes it is expected to fail."""
+    if _get(operator, "force_xfail"):
+        yield Entry(str(path), f"{name}[all dtypes]", operator=name, comment="force_xfail")
+        return
+    yield Entry(str(path), name, operator=name, allows=True)
+    for dtype in _list(_get(operator, "dtypes")):
+        if _get(dtype, "force_xfail"):
+            limit = str(_get(dtype, "name"))
+            yield Entry(str(path), f"{name}[{limit}]", operator=name, dtypes=(limit,), comment="force_xfail")
 
 
 def _spyre_file(path: Path, file: Any) -> Iterator[Entry]:
@@ -245,14 +272,14 @@ def _spyre_file(path: Path, file: Any) -> Iterator[Entry]:
             test_class, _, method = str(name).rpartition("::")
             limits = {"name": method, "test_class": test_class, "test_file": test_file, "is_pattern": True}
             text = one_line(str(name), 200)
-            if mode in ("skip", "xfail", "xfail_strict"):
+            if mode in _HIDING:
                 dtypes = tuple(str(_get(dtype, "name")) for dtype in _list(_get(edited, "include")))
                 yield _limited(path, text, limits, dtypes, mode)
                 continue
             for dtype in _list(_get(edited, "exclude")):
                 words = one_line(str(_get(dtype, "description") or ""), 200)
                 yield _limited(path, f"{text}[{_get(dtype, 'name')}]", limits, (str(_get(dtype, "name")),), words)
-    if (_get(file, "unlisted_test_mode") or "skip") == "skip":
+    if (_get(file, "unlisted_test_mode") or "skip") in _HIDING:
         yield Entry(str(path), f"each test that is not listed of {test_file}", test_file=test_file)
 
 
@@ -266,6 +293,44 @@ def _get(value: Any, key: str) -> Any:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def _json(path: Path, text: str) -> Iterator[Entry]:
+    """Yield the tests of a list of disabled tests: ``"test_a_npu (__main__.TestA)": ["why", ["platform"]]``."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        at = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise UsageError(f"{path}{at} is no valid JSON. Correct the file.") from None
+    if not isinstance(data, dict) or not any(_DISABLED.fullmatch(key) for key in data):
+        raise UsageError(
+            f"{path} is no list of disabled tests: none of its keys is such as `test_a_sim (__main__.TestA)`. "
+            "Name a file with a skip list."
+        )
+    for key, value in data.items():
+        found = _DISABLED.fullmatch(key)
+        name, module, test_class = found.groups() if found else (key.partition(" ")[0], "", "")
+        yield Entry(
+            str(path),
+            one_line(key, 200),
+            name=name,
+            test_class=test_class or "",
+            test_file=f"{module.rpartition('.')[2]}.py" if module and module != "__main__" else "",
+            comment=one_line(", ".join(_texts(value)), 200),
+            is_whole=True,
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a value of JSON that are not empty."""
+    if isinstance(value, str):
+        yield from [value] if value else []
+    elif isinstance(value, list | dict):
+        for part in value if isinstance(value, list) else itertools.chain.from_iterable(value.items()):
+            yield from _texts(part)
 
 
 # --- PyTorch's own entries --------------------------------------------------------------------------------------------

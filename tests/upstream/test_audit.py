@@ -81,6 +81,108 @@ def test_of_200_entries_the_60_stale_ones_are_named_and_no_other(audit: Audit):
     assert names_of(rows, "unknown") == [f"{name}[float32]" for name in LEFT]
 
 
+def as_exclusions(names: list[str]) -> str:
+    """Return names of tests as a base class of PyTorch excludes them."""
+    return f"class Base(X):\n    test_exclusions = {{'TestOps': {names!r}}}\n"
+
+
+def as_overrides(names: list[str]) -> str:
+    body = "".join(
+        f"        {name!r}: [DecorateInfo(unittest.skip('x'), dtypes=(torch.float32,))],\n" for name in names
+    )
+    return f"class Base(X):\n    op_overrides = {{\n{body}    }}\n"
+
+
+def as_disabled(names: list[str]) -> str:
+    return json.dumps({f"{name} (__main__.TestOpsPRIVATEUSE1)": ["ticket", [""]] for name in names})
+
+
+def as_configuration(names: list[str]) -> str:
+    tests = "".join(f"            - TestOps::{name}\n" for name in names)
+    return (
+        "test_suite_config:\n  files:\n    - path: ${TORCH_ROOT}/test/test_ops.py\n"
+        f"      unlisted_test_mode: mandatory_success\n      tests:\n        - names:\n{tests}          mode: skip\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix"),
+    [(as_dictionary, ".py"), (as_exclusions, ".py"), (as_disabled, ".json"), (as_configuration, ".yaml")],
+)
+def test_the_60_stale_ones_are_named_in_each_form(form: Callable[[list[str]], str], suffix: str, audit: Audit):
+    if suffix == ".yaml":
+        pytest.importorskip("yaml")
+    kinds = {"stale": STALE, "needed": NEEDED, "unknown": LEFT}
+    listed = {kind: [f"test_out_{name}_supa_float32" for name in names] for kind, names in kinds.items()}
+    listed["not ours"] = [f"test_storage_number_{number}_supa" for number in range(80)]
+    order = [name for names in listed.values() for name in names][::-1]
+
+    rows = audit(form(order), suffix=suffix)
+
+    assert len(rows) == 200
+    for kind, names in listed.items():
+        found = [plain(text) for text in names_of(rows, kind)]
+        assert found == [name for name in order if name in names], kind
+
+
+def test_the_60_stale_ones_are_named_among_overrides(audit: Audit):
+    unknown = [f"no_operator_{number}" for number in range(80)]
+
+    rows = audit(as_overrides([*LEFT, *unknown, *NEEDED, *STALE]))
+
+    assert len(rows) == 200
+    assert names_of(rows, "stale") == [f"{name}[float32]" for name in STALE]
+    assert names_of(rows, "dead") == [f"{name}[float32]" for name in unknown]
+
+
+def plain(text: str) -> str:
+    """Return the name of a test without its class."""
+    return text.partition(" ")[0].rpartition("::")[2].rpartition(".")[2]
+
+
+def test_a_list_of_disabled_tests_names_whole_tests(audit: Audit, tmp_path: Path):
+    names = tmp_path / "names"
+    names.write_text("TestASUPA.test_abs_supa_float32\nTestASUPA.test_abs_supa_float32_more\nTestBSUPA.test_b_supa\n")
+    disabled = {
+        "test_abs_supa_float32 (__main__.TestAPRIVATEUSE1)": {"DTYPE": "unsupported float32"},
+        "test_b_supa (nn.test_b.TestBSUPA)": ["", [""]],
+        "test_b_supa (__main__.TestA)": ["", ["A2"]],
+        "test_without_its_class": ["", [""]],
+    }
+
+    rows = audit(json.dumps(disabled), suffix=".json", options=("--names", str(names)))
+
+    assert [(row["hides"], row["class"]) for row in rows] == [(1, "stale"), (1, "not ours"), (0, "dead"), (0, "dead")]
+    assert [row["comment"] for row in rows[:3]] == ["DTYPE, unsupported float32", "", "A2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "hides"),
+    [
+        ("_compare_cpu_histc_supa_", "unknown", len(dtypes_of("histc"))),
+        ("test_compare_cpu_argmin_supa_int", "unknown", 4),
+        ("test_compare_cpu_nn_functional_avg_pool1d", "unknown", 5),
+        ("test_logical_or_supa_bool_float32", "unknown", 2),
+        ("test_polar_supa_bfloat16", "not ours", 0),
+        ("test_multinomial_supa_float32test_compare_cpu_mode", "dead", 0),
+    ],
+)
+def test_a_name_that_is_cut_or_glued(name: str, state: str, hides: int, audit: Audit):
+    rows = audit(as_dictionary([name]))
+
+    assert [(row["class"], row["hides"]) for row in rows] == [(state, hides)]
+
+
+def test_a_class_is_not_the_beginning_of_another(audit: Audit, tmp_path: Path):
+    names = tmp_path / "names"
+    names.write_text("TestSparseSUPA.test_a_supa\nTestSparseCSRSUPA.test_a_supa\nTestSparseSUPA.test_ab_supa\n")
+    text = 'set_test_configs(test_exclusions={"TestSparse": "*", "TestSparseCSR": ["test_a"]})\n'
+
+    rows = audit(text, options=("--names", str(names)))
+
+    assert [row["hides"] for row in rows] == [2, 1]
+
+
 def test_an_entry_is_a_part_of_a_name_and_hides_all_that_contain_it(audit: Audit, tmp_path: Path):
     names = tmp_path / "names"
     names.write_text("TestA.test_sum_supa_int8\nTestA.test_cumsum_supa_int8\nTestB.test_sum_supa_int8\n")
@@ -93,7 +195,7 @@ def test_an_entry_is_a_part_of_a_name_and_hides_all_that_contain_it(audit: Audit
 
 def test_exclusions_hide_by_class_and_whole_name(audit: Audit, tmp_path: Path):
     names = tmp_path / "names"
-    names.write_text("TestASIM.test_sum_sim\nTestASIM.test_mean_sim\nTestBSIM.test_sum_sim\n")
+    names.write_text("TestASUPA.test_sum_supa\nTestASUPA.test_mean_supa\nTestBSUPA.test_sum_supa\n")
     text = 'set_test_configs(test_exclusions={"TestA": ["test_sum"], "TestB": "*", "TestC": "*"})\n'
 
     rows = audit(text, options=("--names", str(names)))
@@ -132,12 +234,22 @@ test_suite_config:
   global:
     supported_ops: [{name: add, dtypes: [{name: float16, precision: {atol: 1e-3}}]}, {name: no_such_operator}]
 """
+SPYRE_FAILS = """
+test_suite_config:
+  files:
+    - path: ${TORCH_ROOT}/test/test_modules.py
+      unlisted_test_mode: xfail
+      tests: [{names: ["*TestModule*::test_forward"], mode: xfail}]
+  global:
+    supported_dtypes: [{name: float16}, {name: float32, force_xfail: true}]
+    supported_ops: [{name: mul, force_xfail: true}, {name: add, dtypes: [{name: int64, force_xfail: true}]}]
+"""
 
 
 def test_a_configuration_of_torch_spyre(audit: Audit, tmp_path: Path):
     pytest.importorskip("yaml")
     names = tmp_path / "names"
-    names.write_text("TestUnaryUfuncsSIM.test_contig_abs_sim\nTestUnaryUfuncsSIM.test_abs_sim_bfloat16\n")
+    names.write_text("TestUnaryUfuncsSUPA.test_contig_abs_supa\nTestUnaryUfuncsSUPA.test_abs_supa_bfloat16\n")
 
     rows = audit(SPYRE, suffix=".yaml", options=("--names", str(names)))
 
@@ -150,6 +262,23 @@ def test_a_configuration_of_torch_spyre(audit: Audit, tmp_path: Path):
     ]
 
 
+def test_a_configuration_that_expects_failures(audit: Audit, tmp_path: Path):
+    pytest.importorskip("yaml")
+    names = tmp_path / "names"
+    names.write_text("TestModuleSUPA.test_forward_nn_GELU_supa_float32\nTestModuleSUPA.test_grad_supa_float16\n")
+
+    rows = audit(SPYRE_FAILS, suffix=".yaml", options=("--names", str(names)))
+
+    assert [(row["entry"], row["hides"]) for row in rows] == [
+        ("*TestModule*::test_forward", 1),
+        ("each test that is not listed of test_modules.py", 0),
+        ("mul[all dtypes]", len(dtypes_of("mul", "supa"))),
+        ("add", 0),
+        ("add[int64]", 1),
+        ("each test in float32", 1),
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
@@ -158,6 +287,10 @@ def test_a_configuration_of_torch_spyre(audit: Audit, tmp_path: Path):
         ("list.yaml", "a: [1\n", "is no valid YAML"),
         ("list.yaml", "a: !!python/object/apply:os.system [ls]\n", "is no valid YAML"),
         ("list.yaml", "a: 1\n", "has no `test_suite_config`"),
+        ("list.json", "{", "line 1 is no valid JSON"),
+        ("list.json", "[" * 100_000, "is no valid JSON"),
+        ("list.json", '{"DTYPE": "some data types"}', "is no list of disabled tests"),
+        ("list.json", "[1]", "is no list of disabled tests"),
     ],
 )
 def test_a_bad_list_is_one_sentence(name: str, text: str, sentence: str, tmp_path: Path):
