@@ -24,6 +24,7 @@ from conformance.reports.page.changes import blocked, changes_of
 from conformance.reports.page.columns import PublishedReport, ReportOrigin, make_columns
 from conformance.reports.page.packing import share
 from conformance.reports.page.states import StateLine
+from conformance.reports.page.table import make_rows, make_table
 from conformance.reports.verdict import Outcome, Reason
 from tests.reports.page import many
 
@@ -55,6 +56,40 @@ def test_the_matrix_is_in_the_html() -> None:
         ("add", "1", "", "✓ 1", "", "✓ 1"),
         ("mul", "1", "nr", "–<i> not run</i>", "x3", "✕ 1"),
     ]
+
+
+FOREIGN = (
+    CaseRecord("imported.upstream.test_a.TestA.test_x", "imported.upstream.test_a", "imported", about="pytorch"),
+    CaseRecord(
+        "imported.upstream.test_a.TestA.test_y",
+        "imported.upstream.test_a",
+        "imported",
+        about="pytorch",
+        outcome=Outcome.FAIL,
+        reason=Reason.WRONG,
+        message="1 != 2",
+    ),
+)
+
+
+def test_foreign_rows_are_in_the_matrix_and_in_no_percentage() -> None:
+    ours, both = many.report("supa", (ADD, MUL)), many.report("supa", (ADD, MUL, *FOREIGN))
+    columns = make_columns([PublishedReport(both)])
+    rows = make_rows(make_table(columns), columns)
+
+    assert [(row.name, row.cells[0].passed, row.cells[0].failed) for row in rows] == [
+        ("imported.upstream.test_a", 1, 1),
+        ("operators", 1, 1),
+    ]
+    assert [[(tile.area, tile.text) for tile in tiles] for tiles in pictures.heat_map(rows)] == [[("operators", "50")]]
+    assert both.counts.verified == ours.counts.verified == "1/2 50 %"
+    assert both.breadth == ours.breadth
+    assert both.profile_text == ours.profile_text
+    text = page(both)
+    assert FOREIGN[1].id in data(text)["ids"]
+    heat = text.partition('<table class="heat">')[2].partition("</table>")[0]
+    assert "operators" in heat
+    assert "imported" not in heat
 
 
 def test_the_script_gets_every_verdict() -> None:
