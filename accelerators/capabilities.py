@@ -191,6 +191,16 @@ INVARIANT_PADDING = capability("invariance.padding", "The bits of a row do not d
 INVARIANT_STRIDE = capability("invariance.stride", "The bits of a row do not depend on the strides of its tensor.")
 INVARIANT_STREAM = capability("invariance.stream", "The bits of a row do not depend on the stream and other work.")
 INVARIANT_GRAPH = capability("invariance.graph", "A replayed graph gives the bits of the same calls without a graph.")
+INVARIANT_COMPILE = capability(
+    "invariance.compile", "The bits of a compiled operator do not depend on what is compiled beside it."
+)
+INVARIANT_RANK = capability(
+    "invariance.rank", "The bits of a row do not depend on the number of ranks that compute it together."
+)
+INVARIANT_MODE = capability(
+    "invariance.mode",
+    "The declared mode takes effect: it changes bits, makes its claims true, and ends with its context.",
+)
 INVARIANT_RUN = capability("invariance.run", "A repeated call with the same rows gives the same bits.")
 AUTOCAST = capability("autocast", "torch.autocast works for this device type.")
 

@@ -63,6 +63,7 @@ def from_methods(accelerator: Any) -> Declaration:
             *_flag_claims(accelerator),
             *_class_claims(accelerator),
             *_graph_claims(accelerator),
+            *_mode_claims(accelerator),
             *_software_claims(accelerator),
             *_kernel_claims(accelerator),
         ]
@@ -131,6 +132,13 @@ def _flag_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
         answer = _own_answer(accelerator, method)
         if isinstance(answer, bool):
             yield capability.cell, _yes() if answer else _no(f"{method}() returns False")
+
+
+def _mode_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:
+    """Yield the claim that a mode of invariance takes effect, where the accelerator declares its settings."""
+    settings = _peek(lambda: dict(accelerator.invariant_mode))
+    if isinstance(settings, dict) and settings:
+        yield vocabulary.INVARIANT_MODE.on("float32"), _yes()
 
 
 def _class_claims(accelerator: Any) -> Iterator[tuple[Cell, Claim]]:

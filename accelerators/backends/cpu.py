@@ -29,6 +29,8 @@ _HOST = "torch.accelerator is the device beside the host, and never the host"
 #: A bug is no missing capability: the claim stands, and accelerators/waivers/cpu.toml names the cases that fail.
 _GAPS_LOST = "except tensors with gaps or in another order, which gloo takes for contiguous ones: pytorch #192920"
 _KERNEL_BY_ROWS = "oneDNN and MKL choose the kernel of a product by the number of its rows"
+_SUM_OF_PARTS = "each rank rounds its part of a product, and gloo adds the parts"
+_NO_MODE = "no setting of PyTorch makes the CPU's bits independent of their surroundings"
 _KERNEL_BY_STRIDE = "gelu rounds otherwise where rows have gaps between them: such tensors have another kernel"
 _NO_PINNING = "no device copies from host memory here, so page-locking has no purpose"
 
@@ -68,11 +70,14 @@ CPU = TorchAccelerator(
     | lacks(can.COMM_SYMMETRIC, "gloo has no memory that other ranks read", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | invariant(can.INVARIANT_RUN, "float32", "bfloat16")
+    | invariant(can.INVARIANT_COMPILE, "float32", "bfloat16")
     # Nothing is said of padding and strides in bfloat16: the processor's instructions decide which kernels there are.
     | depends(can.INVARIANT_BATCH, "float32", "bfloat16", reason=_KERNEL_BY_ROWS)
     | depends(can.INVARIANT_CHUNK, "float32", "bfloat16", reason=_KERNEL_BY_ROWS)
     | depends(can.INVARIANT_PADDING, "float32", reason=_KERNEL_BY_ROWS)
     | depends(can.INVARIANT_STRIDE, "float32", reason=_KERNEL_BY_STRIDE)
+    | depends(can.INVARIANT_RANK, "float32", "bfloat16", reason=_SUM_OF_PARTS)
+    | depends(can.INVARIANT_MODE, "float32", reason=_NO_MODE)
     | depends(can.INVARIANT_STREAM, "float32", "bfloat16", reason=_NO_STREAM)
     | depends(can.INVARIANT_GRAPH, "float32", "bfloat16", reason=_NO_GRAPH)
     | stores("float8_e4m3fn", "float8_e5m2")

@@ -63,6 +63,7 @@ SIM = TorchAccelerator(
     | lacks(can.COMM_SYMMETRIC, "gloo has no memory that other ranks read", NOT_YET)
     | accumulates_wide("float16", "bfloat16")
     | invariant(can.INVARIANT_RUN, "float32", "bfloat16")
+    | invariant(can.INVARIANT_COMPILE, "float32", "bfloat16")
     | invariant(can.INVARIANT_STREAM, "float32", "bfloat16")
     | dtypes(*_DTYPES, *_INTEGERS)
     | strided_only(*_DTYPES, *_INTEGERS)
