@@ -12,6 +12,7 @@ from conformance.accelerators.claims import (
     TORCH_BASE,
     accumulates_wide,
     communicates,
+    depends,
     dtypes,
     invariant,
     lacks,
@@ -65,6 +66,8 @@ SIM = TorchAccelerator(
     | invariant(can.INVARIANT_RUN, "float32", "bfloat16")
     | invariant(can.INVARIANT_COMPILE, "float32", "bfloat16")
     | invariant(can.INVARIANT_STREAM, "float32", "bfloat16")
+    | invariant(can.INVARIANT_GRAPH, "float32", "bfloat16")
+    | depends(can.INVARIANT_RANK, "float32", "bfloat16", reason="each rank rounds its part, and gloo adds the parts")
     | dtypes(*_DTYPES, *_INTEGERS)
     | strided_only(*_DTYPES, *_INTEGERS)
     | lacks(can.TRITON, "Triton has no code generator for a simulated device", NOT_YET),

@@ -159,6 +159,15 @@ struct Call {
     return storages.back().second;
   }
 
+  // A tensor that grew during the capture has other memory than its host view. Replays have to write into that memory.
+  void replay_into(const at::Tensor& tensor, const at::Tensor& old, Stack& replay) {
+    auto grown = raw_alias(tensor);
+    for (auto& value : replay) {
+      value = map_tensors(value, [&](const at::Tensor& t) { return t.is_same(old) ? grown : t; });
+    }
+    accesses.emplace_back(range_of(tensor), true);
+  }
+
   at::Tensor device_view(const at::Tensor& result) {
     if (!result.defined() || !result.is_cpu()) return result;
     TORCH_CHECK_NOT_IMPLEMENTED(
@@ -384,7 +393,10 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
       });
     }
   }
-  for (const auto& [tensor, alias] : call.written) follow_resize(call.launch, tensor, alias);
+  for (const auto& [tensor, alias] : call.written) {
+    follow_resize(call.launch, tensor, alias);
+    if (graph && alias.storage().data() != tensor.storage().data()) call.replay_into(tensor, alias, replay);
+  }
   call.launch.end(flops);
   if (graph) graph->add(ReplayStep{op, &profile, std::move(replay), std::move(call.accesses), std::move(fresh), device});
 }

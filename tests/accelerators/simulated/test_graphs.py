@@ -26,6 +26,25 @@ def test_replay_uses_current_values(sim: Any) -> None:
     assert out[0].tolist() == [1, 3, 5, 7]
 
 
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (torch.abs, [0, 1, 2, 3]),  # PyTorch makes an empty result, which abs.out then lets grow
+        (lambda x: torch.add(x, 1.0, out=torch.empty(0, device="sim")), [1, 0, -1, -2]),
+        (lambda x: torch.cat((x, x), out=torch.empty(2, device="sim")), [0, -1, -2, -3, 0, -1, -2, -3]),
+        (lambda x: torch.mul(x, 2.0, out=torch.empty(9, device="sim").resize_(4)), [0, -2, -4, -6]),
+    ],
+)
+def test_a_result_that_grows_during_capture_is_replayed(sim: Any, work: Any, expected: list[float]) -> None:
+    x = torch.ones(4, device="sim")
+    out: list[torch.Tensor] = []
+    graph = captured(sim, lambda: out.append(work(x)))
+
+    x.copy_(-torch.arange(4.0))
+    graph.replay()
+    assert out[0].tolist() == expected
+
+
 def test_capture_undoes_in_place_work_and_draws(sim: Any) -> None:
     x = torch.ones(4, device="sim")
     state = sim.get_rng_state()
