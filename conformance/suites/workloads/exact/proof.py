@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 #: Bits of precision of each format: a whole number of at most so many bits, times a unit, is stored without rounding.
-PRECISION = {"float32": 24, "float16": 11, "bfloat16": 8, "float64": 53}
+PRECISION = {"float32": 24, "float16": 11, "bfloat16": 8, "float64": 53, "int64": 63}
 #: Operators that add terms: the bound of the result is the same operator on bounds, with each minus as a plus.
 _ADDING = frozenset({"add", "add_", "sub", "sub_", "rsub", "sum", "mean", "neg", "cumsum"})
 #: Operators that add products of their inputs: the same operator on absolute values. The inputs are complete sums.

@@ -58,9 +58,18 @@ class Comparison:
     They are kept and told at the end: a rank that stopped at the first one would leave the others in a collective.
     """
 
-    def __init__(self, family: Family, dtype: str = "float32", rank: int | None = None, kind: str = "") -> None:
-        self._exact = reference(family, family.steps)
-        self._where = f"{kind}{family.name}" + ("" if rank is None else f", rank {rank}")
+    def __init__(
+        self,
+        family: Family | str,
+        dtype: str = "float32",
+        rank: int | None = None,
+        kind: str = "",
+        exact: Reference | None = None,
+    ) -> None:
+        """``exact`` is the reference of a training that is no family's, whose name stands for ``family`` then."""
+        name = family if isinstance(family, str) else family.name
+        self._exact = exact or reference(family, family.steps)  # type: ignore[union-attr, arg-type]
+        self._where = f"{kind}{name}" + ("" if rank is None else f", rank {rank}")
         self._dtype = dtype
         self.differences: list[str] = []
         self.compared = 0

@@ -27,7 +27,7 @@ def named_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _own(name: str) -> str:
-    for wrapper in ("module.", "_orig_mod.", "_checkpoint_wrapped_module."):
+    for wrapper in ("_checkpoint_wrapped_module.", "_orig_mod.", "module."):
         name = name.replace(wrapper, "")
     return name
 
