@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.accelerators.capabilities import CHECKPOINT, COMPILE, Cell
+from conformance.accelerators.capabilities import CHECKPOINT, COMPILE, GRAPH_CAPTURE, STREAM, Cell
 from conformance.plan.case import Case, Tier, case_id, cases
 
 from .exact.families import families
@@ -12,9 +12,11 @@ from .exact.training import WAYS, check_resumed, check_way
 from .planned import DEADLINE
 
 #: Requirements of a way besides those of a training.
-NEEDS = {"compiled": (COMPILE.cell,), "resumed": (CHECKPOINT.cell,)}
+NEEDS = {"compiled": (COMPILE.cell,), "resumed": (CHECKPOINT.cell,), "captured": (GRAPH_CAPTURE.cell, STREAM.cell)}
 #: Families that are compiled. A compiler takes ten seconds for each.
 COMPILED = ("bags",)
+#: Families that are not captured: an expert's tokens are counted on the host.
+NOT_CAPTURED = ("routed",)
 #: Families whose first step is exact in formats of 11 and 8 bits; later steps have finer weights. The proof checks it.
 NARROW = {"float16": ("plain", "bent", "volumes", "bags", "recurrent", "graph"), "bfloat16": ("plain",)}
 
@@ -37,7 +39,7 @@ def test_way(accelerator, device, case, check):
     """Exact models have the bits of exact arithmetic after every step, in whatever order the device adds."""
     way = case.subject.rpartition(".")[2]
     for name, family in families().items():
-        if way != "compiled" or name in COMPILED:
+        if {"compiled": name in COMPILED, "captured": name not in NOT_CAPTURED}.get(way, True):
             check_way(check, way, family, accelerator, device, case.dtype)
 
 

@@ -7,7 +7,7 @@ from conformance.plan.case import cases
 
 from .exact import ranks
 from .parallel import models
-from .parallel.layouts import LAYOUTS
+from .parallel.layouts import LAYOUTS, ranks_of
 from .parallel.planned import planned
 
 RANK_IMPORTS = tuple(name for name in models.IMPORTS if not name.startswith("transformers"))
@@ -29,6 +29,10 @@ RESUMED = {
     2: (("fsdp2", "tp"), ("tp", "ddp"), ("ddp", "fsdp2"), ("1f1b", "interleaved-1f1b"), ("sp", "gpipe")),
     4: (("hsdp", "fsdp2-tp"), ("1f1b-fsdp2", "tp")),
 }
+#: Layouts with their ranks that save and load in one case on four ranks.
+ELSEWHERE = (
+    ("fsdp2@4", "fsdp2@2"), ("tp@4", "ddp@2"), ("fsdp2@2", "fsdp2-tp@4"), ("1f1b@2", "fsdp2@4"), ("hsdp@4", "one@1"),
+)  # fmt: skip
 
 
 def _case(what, size, layouts, *needs):
@@ -85,3 +89,27 @@ def test_resumed(check, device, case, world_size, group, shared_dir):
     """An exact decoder saved under one layout and loaded under another has the bits of one process."""
     for number, (before, after) in enumerate(RESUMED[world_size]):
         ranks.check_resumed(check, before, after, world_size, shared_dir / str(number), device)
+
+
+def elsewhere_cases():
+    """Return the case ``workloads.exact.decoder_resumed_elsewhere[4]``."""
+    names = [ranks_of(text)[0] for pair in ELSEWHERE for text in pair]
+    return [_case("decoder_resumed_elsewhere", 4, names, CHECKPOINT, COMM_DTYPE.on("uint8"), COMM_DTYPE.on("int64"))]
+
+
+@cases(elsewhere_cases)
+def test_resumed_elsewhere(check, device, world_size, group, shared_dir):
+    """An exact decoder saved on some ranks and loaded on more or fewer has the bits of one process."""
+    for number, (before, after) in enumerate(ELSEWHERE):
+        ranks.check_resumed_elsewhere(check, before, after, shared_dir / str(number), device)
+
+
+def way_cases():
+    """Return the case ``workloads.exact.ways_on_ranks[2]``."""
+    return [_case("ways_on_ranks", 2, list(ENGINES.values()))]
+
+
+@cases(way_cases)
+def test_ways(check, device, world_size, group):
+    """Exact models have the bits of one process when an engine accumulates, keeps its graph, or keeps its gathers."""
+    ranks.check_ways(check, device)

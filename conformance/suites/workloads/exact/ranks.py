@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.suites.workloads.parallel.checkpoints import load, save
-from conformance.suites.workloads.parallel.layouts import LAYOUTS, Learning, Trained
+from conformance.suites.workloads.parallel.layouts import LAYOUTS, Learning, Trained, ranks_of
 from conformance.suites.workloads.parallel.models import QUICK_LAYERS
 
 from .decoder import Decoder
 from .experts import ParallelExperts
-from .families import Family, families, hinge, tokens
+from .families import Family, Linear, families, hinge, tokens
 from .reference import Comparison
 from .training import named_gradients, named_weights, placed
 
@@ -85,6 +86,28 @@ def check_resumed(check: Any, before: str, after: str, ranks: int, folder: Path,
     compared.tell(check)
 
 
+def check_resumed_elsewhere(check: Any, before: str, after: str, folder: Path, device: torch.device) -> None:
+    """Check that the decoder saved on some ranks, such as ``fsdp2@4``, goes on exactly on others, such as ``tp@2``."""
+    (saving, first), (loading, second) = ranks_of(before), ranks_of(after)
+    family = decoder(max(LAYOUTS[saving].layers(first), LAYOUTS[loading].layers(second)))
+    kind = f"{before} resumed as {after}: "
+    compared = Comparison(family, rank=dist.get_rank(), kind=kind)
+    # new_group() is a collective: all ranks make all groups, in the same order.
+    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sorted({first, second})}
+    trained = LAYOUTS[saving].build(family.initial(), device, first, learning(family))
+    if trained:
+        _train(compared, trained, family, range(family.steps - 1), device, group=groups[first])
+        save(trained, folder, groups[first])
+    dist.barrier()
+    other = LAYOUTS[loading].build(family.build(), device, second, learning(family))
+    if other:
+        load(other, folder, groups[second])
+        compared.weights(family.steps - 2, named_weights(other.model))
+        _train(compared, other, family, range(family.steps - 1, family.steps), device, group=groups[second])
+    if trained or other:
+        compared.tell(check)
+
+
 def _train(
     compared: Comparison,
     trained: Trained,
@@ -92,7 +115,9 @@ def _train(
     steps: range,
     device: torch.device,
     reduce: Callable[[], None] = lambda: None,
+    group: Any = None,
 ) -> None:
+    """Train for the steps. ``group`` has the ranks that train, where they are not all."""
     for step in steps:
         inputs, targets = placed(family.batches()[step], device, torch.float32)
         loss = trained.backward(inputs, targets)
@@ -100,13 +125,15 @@ def _train(
         compared.gradients(step, named_gradients(trained.model))
         trained.optimizer.step()
         compared.weights(step, named_weights(trained.model))
-        _compare_loss(compared, step, loss, trained.part[1], device)
+        _compare_loss(compared, step, loss, trained.part[1], device, group)
 
 
-def _compare_loss(compared: Comparison, step: int, loss: float | None, parts: int, device: torch.device) -> None:
+def _compare_loss(
+    compared: Comparison, step: int, loss: float | None, parts: int, device: torch.device, group: Any = None
+) -> None:
     """Compare the mean of the losses that ranks have, each part of the batch on as many ranks as every other."""
     sums = torch.tensor([0.0, 0.0] if loss is None else [loss, 1.0], device=device)
-    dist.all_reduce(sums)
+    dist.all_reduce(sums, group=group)
     total, holders = sums.tolist()
     compared.holders(step, int(holders), parts)
     compared.loss(step, total / max(holders, 1.0))
@@ -132,6 +159,79 @@ def sharded(model: nn.Module) -> nn.Module:
 
 
 ENGINES = {"ddp": replicated, "fsdp2": sharded}
+
+
+# --- other ways to use an engine -------------------------------------------------------------------------------------
+
+
+def static(model: nn.Module) -> nn.Module:
+    """Return the model under DistributedDataParallel with a static graph and gradients that are views of buckets."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(model, bucket_cap_mb=_BUCKET, static_graph=True, gradient_as_bucket_view=True)
+
+
+def kept(model: nn.Module) -> nn.Module:
+    """Return the model under FSDP2 that gathers in the forward pass only, with a part of its parameters in a group."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    device = next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for part in model.children():
+        if isinstance(part, Linear):  # other children's weights are read without a call of the child
+            fully_shard(part, mesh=mesh, reshard_after_forward=False)
+    return fully_shard(model, mesh=mesh, reshard_after_forward=False)
+
+
+def check_accumulated(check: Any, engine: str, family: Family, device: torch.device, parts: int = 2) -> None:
+    """Check a family whose gradients an engine reduces once for several micro-batches."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = ENGINES[engine](family.initial().to(device))
+    optimizer, compared = family.optimizer(model), Comparison(family, rank=rank, kind=f"{engine} accumulated: ")
+    for step in range(family.steps):
+        inputs, targets = (each.chunk(ranks)[rank] for each in placed(family.batches()[step], device, torch.float32))
+        optimizer.zero_grad()
+        total = 0.0
+        for number, (some, wanted) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
+            with _reducing(model, number == parts - 1):
+                loss = family.loss(model(some), wanted) / parts
+                loss.backward()
+            total += float(loss.detach())
+        compared.gradients(step, named_gradients(model))
+        optimizer.step()
+        compared.weights(step, named_weights(model))
+        _compare_loss(compared, step, total, ranks, device)
+    compared.tell(check)
+
+
+@contextlib.contextmanager
+def _reducing(model: nn.Module, last: bool) -> Iterator[None]:
+    """Let the engine reduce gradients in the last backward pass only."""
+    if hasattr(model, "set_requires_gradient_sync"):
+        model.set_requires_gradient_sync(last)
+        yield
+    else:
+        with contextlib.nullcontext() if last else model.no_sync():  # type: ignore[operator]
+            yield
+
+
+#: Ways to use an engine, by name: a function that checks one family.
+WAYS: dict[str, Callable[[Any, Family, torch.device], None]] = {
+    "ddp-accumulated": lambda check, family, device: check_accumulated(check, "ddp", family, device),
+    "fsdp2-accumulated": lambda check, family, device: check_accumulated(check, "fsdp2", family, device),
+    "ddp-static": lambda check, family, device: check_engine(check, "ddp static", family, static, device),
+    "fsdp2-kept": lambda check, family, device: check_engine(check, "fsdp2 kept", family, kept, device),
+}
+#: Families that these ways train: products, convolutions, a shared table, and a state over time.
+WAYS_FAMILIES = ("bent", "images", "bags", "recurrent")
+
+
+def check_ways(check: Any, device: torch.device) -> None:
+    """Check some families under each way to use an engine."""
+    for way in WAYS.values():
+        for name in WAYS_FAMILIES:
+            way(check, families()[name], device)
 
 
 def check_families(check: Any, engine: str, device: torch.device) -> None:

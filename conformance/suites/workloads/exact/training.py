@@ -112,6 +112,44 @@ def _compiled(model: nn.Module, accelerator: Any) -> Any:
         torch._dynamo.reset()
 
 
+@contextlib.contextmanager
+def _captured(model: nn.Module, accelerator: Any) -> Any:
+    """Capture forward and backward pass of the first batch, and replay them with the numbers of each batch."""
+    graph, held = accelerator.create_graph(), {}
+
+    def backward(family: Family, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not held:
+            held.update(_capture(accelerator, graph, family, model, inputs, targets))
+        held["inputs"].copy_(inputs)
+        held["targets"].copy_(targets)
+        accelerator.replay_graph(graph)
+        for parameter, gradient in zip(model.parameters(), held["gradients"], strict=True):
+            parameter.grad = gradient
+        loss: torch.Tensor = held["loss"]
+        return loss
+
+    yield backward
+
+
+def _capture(
+    accelerator: Any, graph: Any, family: Family, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
+) -> dict[str, Any]:
+    """Capture a backward pass and return the tensors at whose addresses it replays."""
+    # Libraries make their handles and workspaces in the first call, which a graph cannot capture.
+    side = accelerator.Stream()
+    accelerator.synchronize()
+    with accelerator.stream(side):
+        family.loss(model(inputs), targets).backward()
+    accelerator.synchronize()
+    model.zero_grad()
+    inputs, targets = inputs.clone(), targets.clone()
+    with accelerator.capture_to_graph(graph):
+        loss = family.loss(model(inputs), targets)
+        loss.backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return {"inputs": inputs, "targets": targets, "loss": loss.detach(), "gradients": gradients}
+
+
 #: Contexts that yield the backward pass of each way.
 WAYS = {
     "eager": _eager,
@@ -119,6 +157,7 @@ WAYS = {
     "checkpointed": _checkpointed,
     "offloaded": _offloaded,
     "compiled": _compiled,
+    "captured": _captured,
 }
 
 

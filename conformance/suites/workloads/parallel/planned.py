@@ -30,6 +30,7 @@ def planned(
     # PyTorch's ring attention knows three attention operators by name; a device with another one cannot have it.
     special = {
         "deepspeed": About.LIBRARY,
+        "exact.deepspeed_zero": About.LIBRARY,
         "llama.accelerate_ranks": About.LIBRARY,
         "llama.cp": About.PYTORCH,
     }
