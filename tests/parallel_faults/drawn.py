@@ -1,0 +1,490 @@
+"""Faults of engines and collectives drawn by a seed: ``python -m tests.parallel_faults.drawn --seed S [--count 60]``.
+
+Each draw has a seam below an engine, a change, the ranks that it hits, and the number of the call from which on the
+change is made once, as soon as it changes a bit. The processes of the ranks record the truth: the step, and for DDP the
+parameter and the element. A fault is found if the exact training is red, and has its place right if the first
+difference is in the step of the fault, on a rank that was hit, and, for DDP, at the element. With ``--twins N``, the
+first N faults are planted below the tolerant case of the same engine too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import os
+import pickle
+import random
+import re
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+
+from tests.parallel_faults.faults import LLAMA, _done, _local, _mean, around
+
+RANKS, PATIENCE = 2, 60
+#: Families that DDP and FSDP2 train, and schedules of pipelines.
+FAMILIES = ("bent", "squares", "images", "signal", "volumes", "bags", "linear-attention", "recurrent", "mixer", "graph")
+SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
+
+
+# --- changes --------------------------------------------------------------------------------------------------------
+
+
+def _place(tensor: torch.Tensor, draw: random.Random) -> int:
+    """Return the flat place of an element that is not zero."""
+    places = tensor.detach().flatten().nonzero().flatten()
+    return int(places[draw.randrange(len(places))]) if len(places) else 0
+
+
+def _lost(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.flatten()[_place(tensor, draw)] = 0.0
+
+
+def _twice(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.flatten()[_place(tensor, draw)] *= 2.0
+
+
+def _negated(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.flatten()[_place(tensor, draw)] *= -1.0
+
+
+def _last_bit(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.flatten()[_place(tensor, draw)] *= 1.0 + 2.0**-23
+
+
+def _swapped(tensor: torch.Tensor, draw: random.Random) -> None:
+    flat, one, two = tensor.flatten(), _place(tensor, draw), draw.randrange(tensor.numel())
+    flat[[one, two]] = flat[[two, one]].clone()
+
+
+def _rounded(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.copy_(tensor.bfloat16().to(tensor.dtype))
+
+
+def _halved(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.mul_(0.5)
+
+
+def _doubled(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.mul_(2.0)
+
+
+def _tail_zero(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.flatten()[-max(1, tensor.numel() // 4) :] = 0.0
+
+
+def _rolled(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.copy_(tensor.flatten().roll(1).view_as(tensor))
+
+
+def _stale(tensor: torch.Tensor, draw: random.Random) -> None:
+    """Give what the same seam gave before, of the same shape."""
+    before = _BEFORE.get(tuple(tensor.shape))
+    if before is not None:
+        tensor.copy_(before)
+
+
+def _own(tensor: torch.Tensor, draw: random.Random) -> None:
+    """Leave one element out of an all-reduce."""
+    places = (tensor != _ASIDE["own"]).flatten().nonzero().flatten()
+    if len(places):
+        place = places[draw.randrange(len(places))]
+        tensor.flatten()[place] = _ASIDE["own"].flatten()[place]
+
+
+def _narrow(tensor: torch.Tensor, draw: random.Random) -> None:
+    """Add in bfloat16 inside of an all-reduce of float32."""
+    tensor.copy_(_ASIDE["narrow"])
+
+
+def _neighbour(tensor: torch.Tensor, draw: random.Random) -> None:
+    """Be off by one rank in a reduce-scatter."""
+    tensor.copy_(_ASIDE["neighbour"])
+
+
+def _gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
+    everyone = [torch.empty_like(tensor) for _ in range(RANKS)]
+    dist.all_gather(everyone, tensor.contiguous())
+    return everyone
+
+
+#: What a seam puts aside for a change that needs more than the result: by its name.
+_ASIDE: dict[str, torch.Tensor] = {}
+#: The last result of each shape, for stale ones.
+_BEFORE: dict[tuple[int, ...], torch.Tensor] = {}
+ONE_ELEMENT = (_lost, _twice, _negated, _swapped)
+MANY = (_halved, _doubled, _tail_zero, _rolled, _stale, _rounded)
+#: Changes of gradients, whose every bit is compared, and of what is computed with afterwards: there a last bit is
+#: lost in the rounding of a later sum, before anything is compared.
+OF_GRADIENTS, OF_VALUES = (*ONE_ELEMENT, _last_bit, *MANY), (*ONE_ELEMENT, *MANY)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One drawn fault."""
+
+    number: int
+    seam: str
+    subject: str
+    change: Callable[[torch.Tensor, random.Random], None]
+    ranks: tuple[int, ...]
+    call: int
+
+    def __str__(self) -> str:
+        hit = "all ranks" if len(self.ranks) == RANKS else f"rank {self.ranks[0]}"
+        change = self.change.__name__.strip("_")
+        return f"{self.number:2} {self.seam} of {self.subject}: {change}, {hit}, from call {self.call}"
+
+
+class Spoiler:
+    """Changes one tensor on the ranks of a fault, once, and keeps the truth."""
+
+    def __init__(self, fault: Drawn, folder: Path) -> None:
+        self._fault, self._folder, self._calls, self._made = fault, folder, 0, False
+
+    def __call__(
+        self, tensor: torch.Tensor, place: Callable[[int], str] = lambda flat: "", step: int | None = None
+    ) -> None:
+        """Change the tensor if this is the call, and the change changes it. ``step`` is that of the first effect."""
+        if not tensor.is_floating_point() or not tensor.numel():
+            return
+        self._calls += 1
+        kept = tensor.detach().clone()
+        if not self._made and self._calls >= self._fault.call and dist.get_rank() in self._fault.ranks:
+            with torch.no_grad():
+                self._fault.change(tensor, random.Random(self._fault.number))
+            changed = (tensor.detach() != kept).flatten().nonzero().flatten()
+            if len(changed):
+                self._made = True
+                truth = {"step": step or STEP[0], "place": place(int(changed[0])), "rank": dist.get_rank()}
+                Path(self._folder, f"truth-{dist.get_rank()}").write_text(json.dumps(truth))
+        _BEFORE[tuple(tensor.shape)] = kept
+
+
+#: The step of the training that runs, from 1 on.
+STEP = [1]
+
+
+def _count_steps() -> None:
+    def stepped(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        STEP[0] += 1
+        return result
+
+    around(torch.optim.SGD, "step", stepped)
+
+
+# --- seams ----------------------------------------------------------------------------------------------------------
+
+
+def _below_ddp(spoil: Spoiler) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    initialise = DistributedDataParallel.__init__
+
+    def plant(self: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        initialise(self, model, *args, **kwargs)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+        def reduce(bucket: Any) -> Any:
+            _ASIDE["own"] = bucket.buffer().clone()
+            narrow = sum(part.bfloat16() for part in _gathered(bucket.buffer()))
+            _ASIDE["narrow"] = narrow.to(bucket.buffer().dtype) / RANKS  # type: ignore[union-attr]
+            buffer = _mean(bucket.buffer())
+            spoil(buffer, lambda flat: _in_bucket(bucket, names, flat))
+            return _done(buffer)
+
+        # DDP refuses a hook with other annotations than its own.
+        self.register_comm_hook(None, lambda state, bucket: reduce(bucket))
+
+    DistributedDataParallel.__init__ = plant  # type: ignore[method-assign]
+
+
+def _in_bucket(bucket: Any, names: dict[int, str], flat: int) -> str:
+    """Return the parameter and the element at a place of a bucket."""
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        offset = gradient.storage_offset() - bucket.buffer().storage_offset()
+        if offset <= flat < offset + gradient.numel():
+            index = torch.unravel_index(torch.tensor(flat - offset), parameter.shape)
+            return f"{names[id(parameter)]}[{', '.join(str(int(each)) for each in index)}]"
+    return ""
+
+
+def _below_collective(name: str) -> Callable[[Spoiler], None]:
+    def plant(spoil: Spoiler) -> None:
+        def change(original: Any, *args: Any, **kwargs: Any) -> Any:
+            kwargs["async_op"] = False
+            work = original(*args, **kwargs)
+            output = kwargs.get("output", kwargs.get("output_tensor", args[0] if args else None))
+            if "scatter" in name:
+                _ASIDE["neighbour"] = _gathered(output)[dist.get_rank() - 1]
+            spoil(output)
+            return work
+
+        around(dist, name, change)
+
+    return plant
+
+
+def _below_functional(name: str) -> Callable[[Spoiler], None]:
+    def plant(spoil: Spoiler) -> None:
+        def change(original: Any, *args: Any, **kwargs: Any) -> Any:
+            result = functional.wait_tensor(original(*args, **kwargs))
+            # The training adds its losses up by another collective.
+            with torch.no_grad():
+                spoil(result)
+            return result
+
+        around(functional, name, change)
+
+    return plant
+
+
+def _below_edge(name: str) -> Callable[[Spoiler], None]:
+    def plant(spoil: Spoiler) -> None:
+        from torch.distributed.pipelining.stage import _PipelineStageBase
+
+        def change(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+            calls = original(self, *args, **kwargs)
+            for call in calls:
+                call.tensor = call.tensor.detach().clone()
+                spoil(call.tensor)
+            return calls
+
+        around(_PipelineStageBase, name, change)
+
+    return plant
+
+
+def _below_load(spoil: Spoiler) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    def change(original: Any, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        before = {name: _local(value).detach().clone() for name, value in state["model"].items()}
+        original(state, *args, **kwargs)
+        loaded = {**state["model"], **{n: v for n, v in state["optimizer"].items() if n.endswith("momentum_buffer")}}
+        for name in sorted(loaded):
+            tensor = _local(loaded[name])
+            if name in before:
+                _BEFORE[tuple(tensor.shape)] = before[name]
+            # Weights are compared as soon as they are loaded, after step 2, and a momentum by what step 3 makes of it.
+            place = re.sub(r"^state\.|\.momentum_buffer$", "", name)
+            spoil(tensor, lambda flat, place=place: place, 2 if name in before else 3)  # type: ignore[misc]
+
+    around(dcp, "load", change)
+
+
+SEAMS: dict[str, tuple[Callable[[Spoiler], None], tuple[str, ...], tuple[Any, ...], str, int]] = {
+    # name: the planter, its subjects, changes, the tolerant twin, and calls among which the first one is drawn
+    "ddp's bucket": (_below_ddp, FAMILIES, (*OF_GRADIENTS, _own, _narrow), "ddp[2]", 6),
+    "fsdp2's reduce-scatter": (_below_collective("reduce_scatter_single"), FAMILIES, (*OF_GRADIENTS, _neighbour), "fsdp2[2]", 3),
+    "fsdp2's gather": (_below_collective("all_gather_single"), FAMILIES, OF_VALUES[:-1], "fsdp2[2]", 2),
+    "tp's all-reduce": (_below_functional("all_reduce"), ("tp",), OF_VALUES, "tp[2]", 30),
+    "sp's reduce-scatter": (_below_functional("reduce_scatter_single"), ("sp",), OF_VALUES, "sp[2]", 30),
+    "sp's gather": (_below_functional("all_gather_single"), ("sp",), OF_VALUES, "sp[2]", 30),
+    "a pipeline's activations": (_below_edge("get_fwd_send_ops"), SCHEDULES, OF_VALUES, "1f1b[2]", 10),
+    "a pipeline's gradients": (_below_edge("get_bwd_send_ops"), SCHEDULES, OF_VALUES, "1f1b[2]", 10),
+    "a checkpoint's load": (_below_load, ("fsdp2 as tp", "ddp as fsdp2"), OF_GRADIENTS, "fsdp2.resume[2-tp@2]", 30),
+    "the experts' exchange": (_below_functional("all_to_all_single_autograd"), ("ep",), ONE_ELEMENT + MANY[:-1], "", 4),
+}  # fmt: skip
+#: Seams at which what one rank gets reaches only that rank's gradients in the same step.
+NAMES_RANK = ("ddp's bucket", "fsdp2's reduce-scatter")
+
+
+def draws(seed: str) -> Iterator[Drawn]:
+    """Yield faults without end, from every seam in turn."""
+    for number in itertools.count():
+        rng = random.Random(f"{seed} {number}")
+        seam = sorted(SEAMS)[number % len(SEAMS)]
+        _, subjects, changes, _, calls = SEAMS[seam]
+        hit = rng.choice([(0,), (1,), tuple(range(RANKS))])
+        yield Drawn(number, seam, rng.choice(subjects), rng.choice(changes), hit, rng.randint(1, calls))
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def _trained(fault: Drawn, folder: Path) -> None:
+    """Train the exact workload of a fault."""
+    from conformance.judging.checker import Checker
+    from conformance.suites.workloads.exact import ranks
+    from conformance.suites.workloads.exact.families import families
+
+    check, device, subject = Checker(), torch.device("cpu"), fault.subject
+    if subject in families():
+        engine = "ddp" if fault.seam.startswith("ddp") else "fsdp2"
+        ranks.check_engine(check, engine, families()[subject], ranks.ENGINES[engine], device)
+    elif subject == "ep":
+        ranks.check_experts(check, device)
+    elif " as " in subject:
+        before, after = subject.split(" as ")
+        ranks.check_resumed(check, before, after, RANKS, folder / "saved", device)
+    else:
+        ranks.check_layout(check, subject, RANKS, device)
+
+
+def _run(body: Callable[[Path], Any], fault: Drawn | None) -> tuple[str, list[dict[str, Any]], list[str]]:
+    """Run a body on forked ranks with a fault. Return the outcome, the truths, and each rank's end."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, pids = Path(name), []
+        (folder / "saved").mkdir()
+        for rank in range(RANKS):
+            pid = os.fork()
+            if not pid:
+                _child(body, fault, folder, rank)
+            pids.append(pid)
+        for pid in pids:
+            os.waitpid(pid, 0)
+        ends = [folder / f"end-{rank}" for rank in range(RANKS)]
+        said = [pickle.loads(end.read_bytes()) if end.exists() else "no end" for end in ends]
+        truths = [json.loads(path.read_text()) for path in sorted(folder.glob("truth-*"))]
+    wrong = [text for text in said if text.startswith("AssertionError")]
+    return "; ".join(wrong) or next((text for text in said if text != "passed"), "passed"), truths, said
+
+
+def _child(body: Callable[[Path], Any], fault: Drawn | None, folder: Path, rank: int) -> None:
+    signal.alarm(PATIENCE)
+    os.dup2(2, 1)
+    try:
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK="0", LOCAL_WORLD_SIZE=str(RANKS))
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+        _count_steps()
+        if fault:
+            SEAMS[fault.seam][0](Spoiler(fault, folder))
+        body(folder)
+        end = "passed"
+    except BaseException as error:
+        end = f"{type(error).__name__}: {error}"
+        if not isinstance(error, AssertionError):
+            end += "".join(traceback.format_exc()[-400:])
+    (folder / f"end-{rank}").write_bytes(pickle.dumps(end))
+    os._exit(0)
+
+
+def is_placed(fault: Drawn, outcome: str, truths: list[dict[str, Any]]) -> bool:
+    """Tell whether the first difference that the ranks name is where the fault was."""
+    named = [
+        (int(step), int(rank), text) for rank, step, text in re.findall(r"rank (\d+), step (\d+): ([^;]*)", outcome)
+    ]
+    if not named:
+        return False
+    first = min(step for step, _, _ in named)
+    here = [(rank, text) for step, rank, text in named if step == first]
+    if first != truths[0]["step"]:
+        return False
+    if fault.seam in NAMES_RANK and not {rank for rank, _ in here} <= {truth["rank"] for truth in truths}:
+        return False
+    place = truths[0]["place"]
+    return not place or any(place in text for _, text in here)
+
+
+def _twin(fault: Drawn, known: dict[str, Any]) -> str:
+    """Return the outcome of the tolerant case of the same engine."""
+    case = SEAMS[fault.seam][3]
+    if not case:
+        return "none"
+
+    def body(folder: Path) -> None:
+        planned = known[LLAMA + case]
+        from conformance.accelerators.registry import resolve
+        from conformance.judging.checker import Checker
+
+        own = {
+            "check": Checker(), "device": torch.device("cpu"), "case": planned.case, "rank": dist.get_rank(),
+            "world_size": RANKS, "group": dist.group.WORLD, "shared_dir": folder / "saved",
+            "accelerator": resolve("cpu").load(),
+        }  # fmt: skip
+        names = planned.function.__code__.co_varnames[: planned.function.__code__.co_argcount]
+        planned.function(**{name: own[name] for name in names})
+
+    return _run(body, fault)[0]
+
+
+def _prepare(twins: bool) -> dict[str, Any]:
+    """Import and make references once, before the ranks are forked."""
+    from conformance.plan.bundled import bundled_cases
+    from conformance.suites.workloads.parallel import models
+    from tests.parallel_faults.run import exact_references
+
+    for name in models.IMPORTS if twins else (n for n in models.IMPORTS if not n.startswith("transformers")):
+        importlib.import_module(name)
+    import torch.distributed.checkpoint
+    import torch.distributed.tensor.parallel
+
+    torch.set_num_threads(1)
+    exact_references()
+    if not twins:
+        return {}
+    for layers in (models.QUICK_LAYERS, 2 * models.QUICK_LAYERS):
+        models.quick_reference("llama", layers)
+    return {planned.case.id: planned for planned in bundled_cases(["workloads"])}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one fault. ``twin`` is the outcome of the tolerant case, empty where there is none."""
+
+    fault: Drawn
+    outcome: str
+    truths: list[dict[str, Any]]
+    twin: str = ""
+
+    @property
+    def state(self) -> str:
+        """Return ``void`` for a fault that changed no bit; else whether it was found, and its place."""
+        if not self.truths:
+            return "void" if self.outcome == "passed" else "BROKEN"
+        if not self.outcome.startswith("AssertionError"):
+            return "SURVIVES"
+        return "placed" if is_placed(self.fault, self.outcome, self.truths) else "MISPLACED"
+
+    def __str__(self) -> str:
+        beside = f"  [tolerant: {'green' if self.twin == 'passed' else 'red'}]" if self.twin else ""
+        more = "" if self.state in ("void", "placed") else f"\n          {self.truths}; {self.outcome[:400]}"
+        return f"{self.state:9} {self.fault}{beside}{more}"
+
+
+def score(rows: list[Row]) -> str:
+    """Return the sentence of the score."""
+    planted = [row for row in rows if row.state != "void"]
+    twins = [row for row in planted if row.twin]
+    red = sum(row.state in ("placed", "MISPLACED") for row in planted)
+    return (
+        f"planted {len(planted)}, and {len(rows) - len(planted)} that changed no bit; red in exact {red}, with the right "
+        f"place {sum(row.state == 'placed' for row in planted)}; red in the tolerant case of the same engine "
+        f"{sum(row.twin != 'passed' for row in twins)} of {len(twins)}"
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the draws and print the score. The exit status is 1 if a fault survives or has a wrong place."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", required=True, help="any text, chosen after the code is done")
+    parser.add_argument("--count", type=int, default=60, help="faults that change a bit")
+    parser.add_argument("--twins", type=int, default=0, help="draws whose tolerant case runs too")
+    chosen = parser.parse_args(words)
+    known, rows = _prepare(bool(chosen.twins)), []
+    for fault in draws(chosen.seed):
+        outcome, truths, _ = _run(lambda folder, fault=fault: _trained(fault, folder), fault)
+        twin = _twin(fault, known) if fault.number < chosen.twins and truths else ""
+        rows.append(Row(fault, outcome, truths, "" if twin == "none" else twin))
+        print(rows[-1], flush=True)
+        if sum(row.state != "void" for row in rows) >= chosen.count:
+            break
+    print(score(rows))
+    return int(any(row.state not in ("void", "placed") for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
