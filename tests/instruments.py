@@ -89,6 +89,10 @@ INSTRUMENTS = (
         (("-m", "tests.workload_faults"),),
     ),
     Instrument(
+        "engine-faults", "2", "Faults of engines drawn by a seed: are they red in exact, and is the place named?",
+        (("-m", "tests.parallel_faults.drawn"),), default=("--seed", "nightly"),
+    ),
+    Instrument(
         "blame", "20", "Faults in kernels that programs use: is the culprit named first? Prints scores and misses.",
         (("-m", "tests.blame.run", "--out", f"{KEPT}/blame"),), at_night=("--draws", "60", "--pairs", "10"),
         packages=(("transformers", "transformers"),),

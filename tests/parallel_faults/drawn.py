@@ -278,9 +278,9 @@ def _below_load(spoil: Spoiler) -> None:
             tensor = _local(loaded[name])
             if name in before:
                 _BEFORE[tuple(tensor.shape)] = before[name]
-            # Weights are compared as soon as they are loaded, after step 2, and a momentum by what step 3 makes of it.
+            # Weights and momenta are compared as soon as they are loaded, after step 2.
             place = re.sub(r"^state\.|\.momentum_buffer$", "", name)
-            spoil(tensor, lambda flat, place=place: place, 2 if name in before else 3)  # type: ignore[misc]
+            spoil(tensor, lambda flat, place=place: place, 2)  # type: ignore[misc]
 
     around(dcp, "load", change)
 
@@ -288,7 +288,9 @@ def _below_load(spoil: Spoiler) -> None:
 SEAMS: dict[str, tuple[Callable[[Spoiler], None], tuple[str, ...], tuple[Any, ...], str, int]] = {
     # name: the planter, its subjects, changes, the tolerant twin, and calls among which the first one is drawn
     "ddp's bucket": (_below_ddp, FAMILIES, (*OF_GRADIENTS, _own, _narrow), "ddp[2]", 6),
-    "fsdp2's reduce-scatter": (_below_collective("reduce_scatter_single"), FAMILIES, (*OF_GRADIENTS, _neighbour), "fsdp2[2]", 3),
+    "fsdp2's reduce-scatter": (
+        _below_collective("reduce_scatter_single"), FAMILIES, (*OF_GRADIENTS, _neighbour), "fsdp2[2]", 3,
+    ),
     "fsdp2's gather": (_below_collective("all_gather_single"), FAMILIES, OF_VALUES[:-1], "fsdp2[2]", 2),
     "tp's all-reduce": (_below_functional("all_reduce"), ("tp",), OF_VALUES, "tp[2]", 30),
     "sp's reduce-scatter": (_below_functional("reduce_scatter_single"), ("sp",), OF_VALUES, "sp[2]", 30),
@@ -461,8 +463,8 @@ def score(rows: list[Row]) -> str:
     twins = [row for row in planted if row.twin]
     red = sum(row.state in ("placed", "MISPLACED") for row in planted)
     return (
-        f"planted {len(planted)}, and {len(rows) - len(planted)} that changed no bit; red in exact {red}, with the right "
-        f"place {sum(row.state == 'placed' for row in planted)}; red in the tolerant case of the same engine "
+        f"planted {len(planted)}, and {len(rows) - len(planted)} that changed no bit; red in exact {red}, with the "
+        f"right place {sum(row.state == 'placed' for row in planted)}; red in the tolerant case of the same engine "
         f"{sum(row.twin != 'passed' for row in twins)} of {len(twins)}"
     )
 

@@ -34,7 +34,10 @@ _TWINS = {
     "1f1b.resume[2-fsdp2@2]": "decoder_resumed[2]",
 }
 #: A parameter with an element or the loss, a rank and a step: every message names its place so.
-PLACE = r"rank \d, step \d: (the (gradient of|weight) [\w.]+( after the step)?\[[\d, ]+\]|the loss) is "
+PLACE = (
+    r"rank \d, step \d: "
+    r"(the (gradient of|weight|momentum of) [\w.]+( after the step| in the forward pass)?\[[\d, ]+\]|the loss) is "
+)
 
 
 def _twin(fault: Fault) -> Fault:
@@ -134,6 +137,6 @@ OWN = (
     Fault("exact: a shard is stale after resume", RESUMED, _stale_after_load,
           place=r"rank 1, step 2: the weight model.layers.1.mlp.up_proj.weight after the step\["),
     Fault("exact: one element of a momentum is lost on resume", RESUMED, _loaded(_first_moment_lost),
-          place=r"step 3: the weight lm_head.weight after the step\["),
+          place=r"step 2: the momentum of lm_head.weight\["),
 )  # fmt: skip
 EXACT_FAULTS = (*OWN, *(_twin(fault) for fault in FAULTS if fault.case.removeprefix(LLAMA) in _TWINS))

@@ -20,7 +20,7 @@ from .decoder import Decoder
 from .experts import ParallelExperts
 from .families import Family, Linear, families, hinge, tokens
 from .reference import Comparison
-from .training import named_gradients, named_weights, placed
+from .training import named_gradients, named_weights, own_names, placed
 
 #: Micro-batches of a pipeline: a power of two, because the engine divides gradients by it.
 MICRO_BATCHES = 4
@@ -82,6 +82,7 @@ def check_resumed(check: Any, before: str, after: str, ranks: int, folder: Path,
     other = LAYOUTS[after].build(family.build(), device, ranks, learning(family))
     load(other, folder, dist.group.WORLD)
     compared.weights(family.steps - 2, named_weights(other.model))
+    compared.momenta(family.steps - 2, _momenta(other))
     _train(compared, other, family, range(family.steps - 1, family.steps), device)
     compared.tell(check)
 
@@ -103,6 +104,7 @@ def check_resumed_elsewhere(check: Any, before: str, after: str, folder: Path, d
     if other:
         load(other, folder, groups[second])
         compared.weights(family.steps - 2, named_weights(other.model))
+        compared.momenta(family.steps - 2, _momenta(other))
         _train(compared, other, family, range(family.steps - 1, family.steps), device, group=groups[second])
     if trained or other:
         compared.tell(check)
@@ -120,12 +122,43 @@ def _train(
     """Train for the steps. ``group`` has the ranks that train, where they are not all."""
     for step in steps:
         inputs, targets = placed(family.batches()[step], device, torch.float32)
-        loss = trained.backward(inputs, targets)
+        with _watched(compared, trained.model, step):
+            loss = trained.backward(inputs, targets)
         reduce()
         compared.gradients(step, named_gradients(trained.model))
         trained.optimizer.step()
         compared.weights(step, named_weights(trained.model))
         _compare_loss(compared, step, loss, trained.part[1], device, group)
+
+
+@contextlib.contextmanager
+def _watched(compared: Comparison, model: nn.Module, step: int) -> Iterator[None]:
+    """Compare the weights that FSDP2 gathers for a forward pass, while they are whole."""
+
+    def look(prefix: str, module: nn.Module) -> None:
+        whole = {name: value for name, value in module.named_parameters() if not hasattr(value, "full_tensor")}
+        compared.used(step, own_names({f"{prefix}{name}": value for name, value in whole.items()}))
+
+    # A hook before those of the engine, which frees the weights after the module's forward pass.
+    hooks = [
+        module.register_forward_hook(
+            lambda module, given, result, prefix=f"{name}." if name else "": look(prefix, module), prepend=True
+        )
+        for name, module in model.named_modules()
+        if hasattr(module, "unshard")
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _momenta(trained: Trained) -> dict[str, torch.Tensor]:
+    """Return the momenta by the parameters' names."""
+    state = trained.optimizer.state
+    named = {name: state[value].get("momentum_buffer") for name, value in trained.model.named_parameters()}
+    return own_names({name: value for name, value in named.items() if value is not None})
 
 
 def _compare_loss(
@@ -194,7 +227,7 @@ def check_accumulated(check: Any, engine: str, family: Family, device: torch.dev
         optimizer.zero_grad()
         total = 0.0
         for number, (some, wanted) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
-            with _reducing(model, number == parts - 1):
+            with _reducing(model, number == parts - 1), _watched(compared, model, step):
                 loss = family.loss(model(some), wanted) / parts
                 loss.backward()
             total += float(loss.detach())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .families import Family
+from .families import MOMENTUM, Family
 from .proof import PRECISION, Proof
 
 
@@ -30,6 +30,7 @@ class Reference:
     steps: tuple[Step, ...]
     bits: float
     where: str
+    initial: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @functools.cache
@@ -37,6 +38,7 @@ def reference(family: Family, steps: int) -> Reference:
     """Return the training of a family in float64 on the host. A process computes it once."""
     model = family.initial().double()
     optimizer, done, proof = family.optimizer(model), [], Proof()
+    initial = {name: value.detach().clone() for name, value in model.named_parameters()}
     batches = family.batches()[:steps]
     # Attention is taken apart, so that the proof sees its sums.
     with sdpa_kernel(SDPBackend.MATH), proof:
@@ -49,7 +51,7 @@ def reference(family: Family, steps: int) -> Reference:
             gradients = {name: value.grad.detach().clone() for name, value in named if value.grad is not None}
             optimizer.step()
             done.append(Step(float(loss.detach()), gradients, {name: value.detach().clone() for name, value in named}))
-    return Reference(tuple(done), proof.bits, proof.where)
+    return Reference(tuple(done), proof.bits, proof.where, initial)
 
 
 class Comparison:
@@ -97,6 +99,26 @@ class Comparison:
         """Compare weights after a step."""
         for name, value in found.items():
             self._tensor(step, f"the weight {name} after the step", value, self._exact.steps[step].weights[name])
+
+    def used(self, step: int, found: Mapping[str, torch.Tensor]) -> None:
+        """Compare the weights with which a forward pass computes, such as those that an engine has gathered.
+
+        A model rounds its weights, so its results do not show every wrong one.
+        """
+        for name, value in found.items():
+            self._tensor(step, f"the weight {name} in the forward pass", value, self._before(step)[name])
+
+    def momenta(self, step: int, found: Mapping[str, torch.Tensor]) -> None:
+        """Compare the momenta after a step, by the parameters' names."""
+        for name, value in found.items():
+            exact = functools.reduce(
+                lambda sum_, each: sum_ * MOMENTUM + each,
+                (self._exact.steps[number].gradients[name] for number in range(step + 1)),
+            )
+            self._tensor(step, f"the momentum of {name}", value, exact)
+
+    def _before(self, step: int) -> Mapping[str, torch.Tensor]:
+        return self._exact.steps[step - 1].weights if step else self._exact.initial
 
     def _tensor(self, step: int, what: str, value: torch.Tensor, exact: torch.Tensor) -> None:
         value, places = local(value, exact)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,18 @@ from .reference import Comparison
 
 def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the gradients by the parameters' own names."""
-    named = ((_own(name), value.grad) for name, value in model.named_parameters())
-    return {name: gradient for name, gradient in named if gradient is not None}
+    named = {name: value.grad for name, value in model.named_parameters()}
+    return own_names({name: gradient for name, gradient in named.items() if gradient is not None})
 
 
 def named_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the weights by the parameters' own names."""
-    return {_own(name): value for name, value in model.named_parameters()}
+    return own_names(dict(model.named_parameters()))
+
+
+def own_names(named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors by the parameters' own names, without those of wrappers."""
+    return {_own(name): value for name, value in named.items()}
 
 
 def _own(name: str) -> str:
