@@ -93,6 +93,10 @@ INSTRUMENTS = (
         (("-m", "tests.parallel_faults.drawn"),), default=("--seed", "nightly"),
     ),
     Instrument(
+        "surroundings", "1", "Devices whose bits depend on a drawn surrounding: are operator, kind and size named?",
+        (("-m", "tests.suites.drawn_surroundings"),), default=("--seed", "nightly"),
+    ),
+    Instrument(
         "blame", "20", "Faults in kernels that programs use: is the culprit named first? Prints scores and misses.",
         (("-m", "tests.blame.run", "--out", f"{KEPT}/blame"),), at_night=("--draws", "60", "--pairs", "10"),
         packages=(("transformers", "transformers"),),
