@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +16,11 @@ _ALWAYS = ("batch", "chunk", "padding", "stride", "run")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--accelerator", metavar="NAME", required=True, help="the accelerator to compare with itself")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--accelerator", metavar="NAME", help="the accelerator to compare with itself")
+    source.add_argument(
+        "--report", metavar="PATH", type=Path, help="a report; the table of its cases is printed, and nothing runs"
+    )
     parser.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="dtype of the rows"
     )
@@ -23,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table. The exit status is 0 whatever changes: only a claim makes a change a failure."""
+    if arguments.report:
+        return _print_report(arguments.report)
     import torch
 
     from conformance.accelerators.registry import resolve
@@ -42,11 +49,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _print_report(path: Path) -> int:
+    """Print the tables of a report, one for each dtype."""
+    from conformance.base.errors import UsageError
+    from conformance.reports.loading import load
+    from conformance.reports.surroundings import surroundings_tables, table_lines
+
+    tables = surroundings_tables(load(path).cases)
+    if not tables:
+        raise UsageError(f"{path} has no measured case of area invariance; run pytest with --area=invariance")
+    for found in tables:
+        print("\n".join([f"{found.dtype}:", *table_lines(found)]))
+    return 0
+
+
 def table(found: Mapping[str, list[Change]], count: int) -> list[str]:
     """Return the lines of the table: a row for each operator whose bits change, a column for each kind."""
+    from conformance.reports.surroundings import SurroundingsTable, table_lines
+
     sizes = {(change.operator, kind): str(change.size) for kind, changed in found.items() for change in changed}
     names = sorted({operator for operator, _ in sizes})
-    width = max(map(len, ("operator", *names)))
-    lines = [f"{'operator':<{width}}" + "".join(f"{kind:>10}" for kind in found)]
-    lines += [f"{name:<{width}}" + "".join(f"{sizes.get((name, kind), '·'):>10}" for kind in found) for name in names]
-    return [*lines, f"{count - len(names)} of {count} operators: the same bits in every surrounding"]
+    rows = tuple((name, tuple(sizes.get((name, kind), "·") for kind in found)) for name in names)
+    return table_lines(SurroundingsTable("", tuple(found), rows, count - len(names)))

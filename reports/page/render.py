@@ -19,6 +19,7 @@ from conformance.reports.page.packing import pack
 from conformance.reports.page.states import StateLine, summary
 from conformance.reports.page.table import AreaRows, Table
 from conformance.reports.plain_text import one_line, plain
+from conformance.reports.surroundings import sentence, surroundings_tables
 from conformance.reports.times import day, in_order
 
 #: Parts of the page's one script, in order.
@@ -59,6 +60,7 @@ def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]
         ],
         least=pictures.LEAST,
         speeds=pictures.speed_plots(columns),
+        surroundings=[(column, surroundings_tables(column.report.cases)) for column in columns],
         waivers=pictures.waived_groups(columns),
         style=style,
         script=script,
@@ -129,5 +131,6 @@ def _template() -> Any:
     )
     environment.filters["plain"] = plain
     environment.filters["shown"] = _shown
+    environment.filters["sentence"] = sentence
     environment.filters["styled"] = _styled
     return environment.get_template("page.html")

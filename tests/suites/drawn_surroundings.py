@@ -74,7 +74,7 @@ class Device(Invariant):
             "batch": rows >= habit.size,
             "padding": rows >= surroundings.ROWS + habit.size,
             "chunk": habit.size <= rows < 257,
-            "stride": x.dim() > 1 and x.stride(0) - x.shape[-1] >= habit.size,
+            "stride": x.dim() > 1 and x.stride(0) - x[0].numel() >= habit.size,
             "run": self.calls >= habit.size,
             "stream": self.beside,
             "graph": self.beside,
