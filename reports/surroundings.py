@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from conformance.reports.model import CaseRecord
+if TYPE_CHECKING:
+    from conformance.reports.model import CaseRecord
 
 AREA: Final = "invariance"
 #: Beginning of the metrics that give the size for an operator, such as ``smallest.mv``; and the count of operators.

@@ -39,6 +39,8 @@ ALLOWED = {
         # The type of the fixture `check`, and the fields by which a call is named in a report.
         "conformance.judging.checker",
         "conformance.reports.calls",
+        # The metrics that give the smallest surrounding for an operator.
+        "conformance.reports.surroundings",
         "conformance.numerics",
         "conformance.process.watchdog",
         "conformance.kernels",
