@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .kernels import base_name, bound
+from conformance.suites.calls.kernels import base_name, bound
 
 #: By name: the arguments that are read, those that are written (empty: the result is new), and what is done.
 _KINDS: dict[str, tuple[str, str, str]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .kernels import base_name, bound
+from conformance.suites.calls.kernels import base_name, bound
 
 #: Kernels that compute attention at once; each kind of device has others.
 _ATTENTION = re.compile(r"_scaled_dot_product_\w*attention\w*")

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from conformance.numerics.budgets import OpClass, class_of_function
+from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, plain, same_bits
 from conformance.numerics.layout import significant_strides
 from conformance.numerics.transfer import copied, widened
 from conformance.numerics.trees import tensors
+from conformance.suites.calls.choices import chooses
+from conformance.suites.calls.kernels import base_name, class_of, is_pointwise, named, outputs_of
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.judge.judging import reduction_length
-from conformance.suites.operators.judge.oracle import STEP, wide_defaults
+from conformance.suites.operators.judge.oracle import Oracle, wide_defaults
 
 from .host_forms import on_host
-from .kernels import base_name, bound, named, outputs_of
 from .memory import fetched
 from .recording import Step, is_drawn
 
 HOST = torch.device("cpu")
 #: What a kernel raises that has no version in float64, or none on the host.
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
-#: Evaluations with changed inputs that measure how far a result follows its inputs.
-_PROBES = 2
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def judge(step: Step, before: Before, after: list[torch.Tensor], inputs_after: l
     if step.is_view and (text := _placed_otherwise(after, host)):
         found.finding, found.ratio = text, float("inf")
         return found
-    oracle = _Wide(step, before)
+    oracle = _oracle(step, before)
     n, op_class = _length(step, before, after), class_of(step.function)
     for position, actual in enumerate(after):
         expected = host[position] if position < len(host) else None
@@ -140,7 +138,7 @@ def _judge_output(
     position: int,
     actual: torch.Tensor,
     host: torch.Tensor,
-    oracle: _Wide,
+    oracle: Oracle,
     op_class: OpClass,
     n: float,
     before: Before,
@@ -157,7 +155,7 @@ def _judge_output(
     compared = compare(actual, host, lambda: _quick(exact), op_class, n)
     if not compared.right and exact is not None:
         compared = compare(actual, host, lambda: exact, op_class, n)
-    if not compared.right and _chooses(found.step, before, actual, host):
+    if not compared.right and chooses(found.step.function, before.args, before.kwargs, actual, host):
         return
     found.note(position, compared)
 
@@ -244,101 +242,28 @@ def outputs_on_host(
     return outputs_of(func, args, kwargs, on_host(func, args, kwargs, own=own))
 
 
-class _Wide:
-    """Float64 values of the outputs of a call, computed on first use, and their response to changes of the inputs."""
+def _oracle(step: Step, before: Before) -> Oracle:
+    """Return the float64 values of the outputs of a call, and their response to changes of the inputs."""
+    given = len(before.args)
 
-    def __init__(self, step: Step, before: Before) -> None:
-        self._step, self._before = step, before
+    def compute(wide: Call, _: Any) -> list[torch.Tensor]:
+        args = (wide.input, *wide.args)[:given]
+        return [plain(leaf) for leaf in outputs_on_host(step.function, args, wide.kwargs, own=False)]
 
-    def leaf(self, position: int) -> Exact | None:
-        """Return the exact value of one output; None if there is no version in float64."""
-        value = self._value(self._values, position)
-        return None if value is None else Exact(value, lambda: self._response(position))
-
-    @functools.cached_property
-    def _values(self) -> list[Any]:
-        return evaluate_wide(self._step, self._before)
-
-    @functools.cached_property
-    def _changed(self) -> list[list[Any]]:
-        generator = torch.Generator().manual_seed(0)
-
-        def nudge(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor * (1 + STEP * (2 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 1))
-
-        return [evaluate_wide(self._step, self._before, nudge) for _ in range(_PROBES)]
-
-    def _response(self, position: int) -> torch.Tensor | None:
-        value = self._value(self._values, position)
-        changes = [
-            ((changed - value).abs() / STEP).nan_to_num(0, 0, 0)
-            for run in self._changed
-            if (changed := self._value(run, position)) is not None and value is not None
-        ]
-        return torch.stack(changes).amax(0) if changes else None
-
-    @staticmethod
-    def _value(values: list[Any], position: int) -> torch.Tensor | None:
-        value = values[position] if position < len(values) else None
-        if value is None or not (value.is_floating_point() or value.is_complex()):
-            return None
-        found: torch.Tensor = value.to(torch.complex128 if value.is_complex() else torch.float64)
-        return found
+    return Oracle(compute, before.call(step))
 
 
-def evaluate_wide(
-    step: Step, before: Before, change: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
-) -> list[Any]:
+def evaluate_wide(step: Step, before: Before) -> list[Any]:
     """Return the outputs of a call in float64; an empty list if it has no such version."""
     try:
         with wide_defaults():
-            found = outputs_on_host(step.function, *widened((before.args, before.kwargs), change), own=False)
+            found = outputs_on_host(step.function, *widened((before.args, before.kwargs)), own=False)
         return [plain(leaf) for leaf in found]
     except _REFUSALS:
         return []
 
 
 def _length(step: Step, before: Before, after: list[torch.Tensor]) -> float:
-    if torch.Tag.pointwise in step.function.tags or base_name(step.function).startswith("_foreach_"):
+    if is_pointwise(step.function):
         return 1.0
     return reduction_length(before.call(step), after)
-
-
-def class_of(function: Any) -> OpClass:
-    """Return the error-budget class of one of PyTorch's kernels."""
-    name = base_name(function)
-    for op_class in (OpClass.REDUCTION, OpClass.ELEMENTWISE, OpClass.ITERATIVE):
-        if name in named(op_class.value):
-            return op_class
-    plain_name = name.removeprefix("_foreach_").removesuffix("_")
-    if known := class_of_function(plain_name):
-        return known
-    is_pointwise = torch.Tag.pointwise in function.tags or name.startswith("_foreach_")
-    if is_pointwise and not name.endswith(("_backward", "_backward_data")):
-        return OpClass.TRANSCENDENTAL
-    return OpClass.CONTRACTION
-
-
-# --- choices ---------------------------------------------------------------------------------------------------------
-
-
-def _chooses(step: Step, before: Before, actual: torch.Tensor, host: torch.Tensor) -> bool:
-    """Return whether other positions than the host's choose equal numbers."""
-    if base_name(step.function) not in named("choices") or actual.dtype is not torch.int64:
-        return False
-    names = bound(step.function, before.args, before.kwargs)
-    source, dim = plain(names["self"]), names.get("dim", -1)
-    if not source.dim():
-        return bool((actual == 0).all())
-    if dim is None:
-        source, dim = source.reshape(-1), 0
-        actual, host = actual.reshape(1), host.reshape(1)
-    elif actual.dim() < source.dim():
-        actual, host = actual.unsqueeze(dim), host.unsqueeze(dim)
-    if actual.numel() and not (int(actual.min()) >= 0 and int(actual.max()) < source.shape[dim]):
-        return False
-    ordered = actual.sort(dim=dim).values
-    twice = ordered.diff(dim=dim) == 0
-    if base_name(step.function) in ("sort", "topk") and bool(twice.any()):
-        return False
-    return same_bits(source.gather(dim, actual), source.gather(dim, host))

@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from conformance.numerics.trees import leaves, mapped, tensors
+from conformance.suites.calls.kernels import bound, outputs_of
 
 from .collectives import Meeting, meeting
 from .collectives import given as given_to
 from .collectives import written as written_by
-from .kernels import bound, outputs_of
 from .memory import Constant, Memories, Place
 
 #: Namespaces whose calls compute nothing: marks of the profiler, and what prints.

@@ -17,9 +17,10 @@ from conformance.numerics.budgets import unit_roundoff
 from conformance.numerics.compare import plain
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped
+from conformance.suites.calls.kernels import base_name, is_pointwise, named
+from conformance.suites.operators.judge.judging import length_of_sizes
 
 from .collectives import due
-from .kernels import base_name, named
 from .local import HOST, Before, evaluate_wide, outputs_on_host
 from .memory import Constant, HostMemories, Place
 from .recording import Step, Trace
@@ -97,12 +98,10 @@ def _with(value: Any, delta: torch.Tensor | None) -> Any:
 
 def _terms(step: Step) -> float:
     """Return how many rounded terms an element of a result may have, from sizes alone; 1 for a pointwise kernel."""
-    if torch.Tag.pointwise in step.function.tags or base_name(step.function).startswith("_foreach_"):
+    if is_pointwise(step.function):
         return 1.0
-    read = sorted((math.prod(p.size) for p in leaves((step.args, step.kwargs)) if isinstance(p, Place)), reverse=True)
-    made = max((math.prod(p.size) for p in step.results if isinstance(p, Place)), default=1) or 1
-    pair = math.sqrt(read[0] * read[1] / made) if len(read) > 1 else 1.0
-    return max(1.0, read[0] / made, pair) if read else 1.0
+    read = [math.prod(place.size) for place in leaves((step.args, step.kwargs)) if isinstance(place, Place)]
+    return length_of_sizes(read, [math.prod(place.size) for place in step.results if isinstance(place, Place)])
 
 
 def _rounds(dtype: torch.dtype) -> bool:

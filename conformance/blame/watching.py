@@ -13,9 +13,9 @@ import torch
 from conformance.numerics.compare import plain
 from conformance.numerics.layout import shares_memory
 from conformance.numerics.trees import leaves, tensors
+from conformance.suites.calls.kernels import outputs_of
 
 from .collectives import Meeting, due, given, written
-from .kernels import outputs_of
 from .local import Before, Local, judge, judge_collective, unwritten
 from .memory import fetched
 from .program import Program

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 from conformance.base.errors import UsageError
 
 if TYPE_CHECKING:
-    import torch
-
-    from conformance.blame.calls import Spec
-    from conformance.blame.local import Local
+    from conformance.suites.calls.spec import Spec
 
 SUMMARY = "List the calls of a model of yours at their real sizes, or judge each of them on a device."
 #: Elements of the tensors of one call above which it is left out: 2^27 numbers are half a gigabyte in float32.
@@ -24,9 +21,10 @@ _SHOWN = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program",
-        metavar="FILE.py:FUNCTION|CALLS.json",
+        metavar="FILE.py:FUNCTION|CALLS.json|transformers:MODEL",
         help="a function that gets a torch.device and runs a model there; it runs on the meta device, which has no "
-        "memory and computes nothing; or a file that this command has written",
+        "memory and computes nothing; or a file that this command has written; or a type of model of transformers, "
+        "such as transformers:llama, whose calls come with this package",
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the calls, without numbers, as JSON")
     parser.add_argument("--accelerator", metavar="NAME", default="", help="judge each call on this accelerator")
@@ -58,6 +56,9 @@ def _calls(text: str) -> list[Spec]:
     from conformance.blame.calls import read, recorded
     from conformance.blame.program import Program
 
+    kind, _, model = text.partition(":")
+    if kind == "transformers":
+        return _shipped(model)
     if text.endswith(".json"):
         return read(Path(text))
     program = Program.load(text)
@@ -70,34 +71,39 @@ def _calls(text: str) -> list[Spec]:
         ) from None
 
 
+def _shipped(model: str) -> list[Spec]:
+    from conformance.base.errors import UnknownName
+    from conformance.suites.calls.data import architectures, calls_of
+
+    if model not in architectures():
+        raise UnknownName("model with known calls", model, architectures())
+    return calls_of(model)
+
+
 def _judged(calls: list[Spec], name: str, most: int) -> int:
     import torch
 
     from conformance.accelerators.registry import resolve
     from conformance.process.trial import try_module
+    from conformance.suites.calls.judging import on_device
 
     try_module(name)
     device = torch.device(resolve(name).load().current_device_name())
     wrong, unjudged = [], []
     for number, call in enumerate(calls):
-        local = None if call.elements > most else _one(call, device, number)
-        if local is None:
+        if call.elements > most:
             unjudged.append((call, f"its tensors have {call.elements:,} elements"))
-        elif local.unjudged:
-            unjudged.append((call, local.unjudged))
-        elif local.wrong:
-            wrong.append((call, local))
+            continue
+        judged = on_device(call, device, number)
+        if judged.unjudged:
+            unjudged.append((call, judged.unjudged))
+        elif judged.wrong:
+            wrong.append((call, judged.wrong))
     print(
         f"{len(calls) - len(unjudged):,} calls judged on {device}, {len(wrong):,} wrong, {len(unjudged):,} not judged"
     )
-    for call, local in wrong[:_SHOWN]:
-        print(f"  WRONG {call}: {local.finding}")
+    for call, what in wrong[:_SHOWN]:
+        print(f"  WRONG {call}: {what}")
     for call, why in unjudged[:_SHOWN]:
         print(f"  not judged {call}: {why}")
     return 1 if wrong else 0
-
-
-def _one(call: Spec, device: torch.device, number: int) -> Local:
-    from conformance.blame.calls import on_device
-
-    return on_device(call, device, number)

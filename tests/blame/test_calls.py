@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from conformance.accelerators.registry import resolve
 from conformance.blame import calls
 from conformance.cli.main import main
+from conformance.suites.calls.judging import on_device
+from conformance.suites.calls.spec import Spec, function_of, made
 from tests.faults.overriding import Behaviour, Call, overridden
 from tests.layers import longer
 
@@ -58,13 +60,13 @@ MUTANTS: dict[str, tuple[str, Callable[[torch.Tensor], Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def specs() -> list[calls.Spec]:
+def specs() -> list[Spec]:
     return calls.recorded(block)
 
 
-def wrong(specs: list[calls.Spec], device: torch.device) -> set[str]:
-    judged = [(spec, calls.on_device(spec, device, number)) for number, spec in enumerate(specs)]
-    return {spec.function for spec, local in judged if local.wrong}
+def wrong(specs: list[Spec], device: torch.device) -> set[str]:
+    judged = [(spec, on_device(spec, device, number)) for number, spec in enumerate(specs)]
+    return {spec.function for spec, found in judged if found.wrong}
 
 
 def test_recording_needs_no_memory_and_counts_equal_calls() -> None:
@@ -80,13 +82,13 @@ def test_recording_needs_no_memory_and_counts_equal_calls() -> None:
     assert found["aten.gelu.default"].elements == 1 << 34
 
 
-def test_a_healthy_device_is_right(specs: list[calls.Spec], device: torch.device) -> None:
+def test_a_healthy_device_is_right(specs: list[Spec], device: torch.device) -> None:
     assert len(specs) > 30
     assert not wrong(specs, device)
 
 
 @pytest.mark.parametrize("name", longer(MUTANTS, "the last partial tile", "the last row of a batch"))
-def test_what_shows_only_at_size_is_found(specs: list[calls.Spec], device: torch.device, name: str) -> None:
+def test_what_shows_only_at_size_is_found(specs: list[Spec], device: torch.device, name: str) -> None:
     kernel, change = MUTANTS[name]
     with overridden({kernel: after(change)}, "PrivateUse1"):
         found = wrong(specs, device)
@@ -100,17 +102,17 @@ def test_strides_are_those_of_the_model(device: torch.device) -> None:
         return F.relu(torch.empty(700, 300, device=device).t())
 
     (spec,) = [spec for spec in calls.recorded(transposed) if "relu" in spec.function]
-    made = calls.made(spec, calls.function_of(spec), 0)
+    given = made(spec, function_of(spec), 0)
 
-    assert made.args[0].stride() == (1, 300)
+    assert given.args[0].stride() == (1, 300)
 
 
 def test_positions_exist() -> None:
     (spec,) = [spec for spec in calls.recorded(block) if spec.function == "aten.embedding.default"]
-    made = calls.made(spec, calls.function_of(spec), 0)
+    given = made(spec, function_of(spec), 0)
 
-    assert int(made.args[1].max()) < 5000
-    assert int(made.args[1].max()) > 4000
+    assert int(given.args[1].max()) < 5000
+    assert int(given.args[1].max()) > 4000
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

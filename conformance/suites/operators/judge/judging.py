@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -351,8 +351,13 @@ def reduction_length(sample: Call, result: Any) -> float:
 
     It is k for (m×k)·(k×n), and n for a sum over n elements.
     """
-    sizes = sorted((t.numel() for t in sample.tensors if t.is_floating_point() or t.is_complex()), reverse=True)
-    out = max((leaf.numel() for leaf in leaves(result) if isinstance(leaf, torch.Tensor)), default=1) or 1
+    read = [t.numel() for t in sample.tensors if t.is_floating_point() or t.is_complex()]
+    return length_of_sizes(read, [leaf.numel() for leaf in leaves(result) if isinstance(leaf, torch.Tensor)])
+
+
+def length_of_sizes(read: Iterable[int], made: Iterable[int]) -> float:
+    """Return how many terms end in one output element, from the sizes of the inputs and of the outputs."""
+    sizes, out = sorted(read, reverse=True), max(made, default=1) or 1
     if not sizes:
         return 1.0
     # (m·k)·(k·n) / (m·n) = k²

@@ -1,4 +1,4 @@
-"""What a schema and operators.toml say of one of PyTorch's kernels."""
+"""What a schema and kernels.toml say of one of PyTorch's kernels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from conformance.numerics.budgets import load_table
+from conformance.numerics.budgets import OpClass, class_of_function, load_table
 from conformance.numerics.trees import tensors
 
 
 @functools.cache
 def named(what: str) -> frozenset[str]:
-    """Return a list of operators.toml."""
-    return frozenset(load_table(__file__, "operators.toml")[what])
+    """Return a list of kernels.toml."""
+    return frozenset(load_table(__file__, "kernels.toml")[what])
 
 
 def base_name(function: Any) -> str:
@@ -26,7 +26,7 @@ def base_name(function: Any) -> str:
 def outputs_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
     """Return the tensors that a call has written, in the order of its schema, and then those that it has made."""
     written: list[torch.Tensor] = []
-    unsaid = load_table(__file__, "operators.toml")["writes"].get(base_name(func), ())
+    unsaid = load_table(__file__, "kernels.toml")["writes"].get(base_name(func), ())
     for position, argument in enumerate(func._schema.arguments):
         if argument.name not in unsaid and (argument.alias_info is None or not argument.alias_info.is_write):
             continue
@@ -47,3 +47,22 @@ def bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, A
         elif argument.has_default_value():
             found[argument.name] = argument.default_value
     return found
+
+
+def is_pointwise(function: Any) -> bool:
+    """Return whether each element of a result depends on one element of each input."""
+    return torch.Tag.pointwise in function.tags or base_name(function).startswith("_foreach_")
+
+
+def class_of(function: Any) -> OpClass:
+    """Return the error-budget class of one of PyTorch's kernels."""
+    name = base_name(function)
+    for op_class in (OpClass.REDUCTION, OpClass.ELEMENTWISE, OpClass.ITERATIVE):
+        if name in named(op_class.value):
+            return op_class
+    plain_name = name.removeprefix("_foreach_").removesuffix("_")
+    if known := class_of_function(plain_name):
+        return known
+    if is_pointwise(function) and not name.endswith(("_backward", "_backward_data")):
+        return OpClass.TRANSCENDENTAL
+    return OpClass.CONTRACTION

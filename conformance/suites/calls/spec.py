@@ -1,0 +1,143 @@
+"""Calls without numbers: a kernel's name, and the sizes, strides and dtypes of its arguments.
+
+Such a call is made again with new numbers. Its floating-point memory is one random block, repeated: a block of a prime
+length, which no tile divides, so that a kernel that reads from another place reads other numbers. Large arguments then
+cost no more than a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from .kernels import base_name, bound
+
+#: Length of the block of random numbers, a prime.
+_BLOCK: Final = 1_000_003
+#: Arguments that hold positions, and the argument and the dimension that they count in ("dim" is an argument).
+_POSITIONS: Final[dict[str, dict[str, tuple[str, Any]]]] = {
+    "embedding": {"indices": ("weight", 0)},
+    "embedding_dense_backward": {"indices": ("num_weights", None)},
+    "index_select": {"index": ("self", "dim")},
+    "gather": {"index": ("self", "dim")},
+    "scatter": {"index": ("self", "dim")},
+    "scatter_add": {"index": ("self", "dim")},
+    "index_add": {"index": ("self", "dim")},
+    "nll_loss_forward": {"target": ("self", 1)},
+    "nll_loss_backward": {"target": ("self", 1)},
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One call without numbers. Tensors among its arguments are dicts with ``size``, ``stride`` and ``dtype``."""
+
+    function: str
+    args: Any
+    kwargs: Any
+    count: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Return the elements of all tensors that it gets."""
+        return sum(math.prod(leaf["size"]) for leaf in self.tensors())
+
+    def tensors(self) -> Iterator[dict[str, Any]]:
+        """Yield the descriptions of the tensors that it gets."""
+        yield from _specs((self.args, self.kwargs))
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{leaf['dtype']}{leaf['size']}" for leaf in self.tensors())
+        return f"{self.function}({shown})"
+
+
+def _specs(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict) and "size" in value:
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _specs(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _specs(item)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Arguments of a call with numbers."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def function_of(spec: Spec) -> Any:
+    """Return the overload that a call names; None if this torch has none of that name."""
+    found: Any = torch.ops
+    for part in spec.function.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def made(spec: Spec, function: Any, seed: int) -> Made:
+    """Return new arguments on the host: small numbers of several signs, and positions that exist."""
+    generator = torch.Generator().manual_seed(seed)
+    places = _POSITIONS.get(base_name(function), {})
+    limits: dict[str, Any] = {name: _limit(spec, function, *place) for name, place in places.items()}
+    if base_name(function).startswith(("index", "_index_put")) and isinstance(spec.args[1], list):
+        limits["indices"] = spec.args[0]["size"]  # a position in each dimension
+    schema = [argument.name for argument in function._schema.arguments]
+    args = [_value(value, generator, limits.get(name, 2)) for name, value in zip(schema, spec.args, strict=False)]
+    kwargs = {name: _value(value, generator, limits.get(name, 2)) for name, value in spec.kwargs.items()}
+    return Made(tuple(args), kwargs)
+
+
+def _limit(spec: Spec, function: Any, argument: str, dim: Any) -> int:
+    names = bound(function, spec.args, spec.kwargs)
+    value = names[argument]
+    if isinstance(value, int):
+        return value
+    return int(value["size"][names["dim"] if dim == "dim" else dim])
+
+
+def _value(value: Any, generator: torch.Generator, limit: Any) -> Any:
+    if isinstance(value, list):
+        limits = limit if isinstance(limit, list) else [limit] * len(value)
+        return [_value(item, generator, most) for item, most in zip(value, limits, strict=False)]
+    if not isinstance(value, dict):
+        return value
+    if "torch" in value:
+        return getattr(torch, value["torch"])
+    if "device" in value:
+        return torch.device("cpu")
+    dtype, size, stride = getattr(torch, value["dtype"]), value["size"], value["stride"]
+    return memory(extent_of(size, stride), dtype, generator, limit).as_strided(size, stride)
+
+
+def extent_of(size: Any, stride: Any) -> int:
+    """Return the elements of the memory that a tensor reaches over."""
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
+
+
+def memory(extent: int, dtype: torch.dtype, generator: torch.Generator, limit: int = 2) -> torch.Tensor:
+    """Return a memory of new numbers; integers are below ``limit``."""
+    drawn = min(extent, _BLOCK)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex64 if dtype.is_complex else torch.float32
+        block = torch.randn(drawn, generator=generator, dtype=wide).to(dtype)
+    else:
+        block = torch.randint(0, max(1, limit), (drawn,), generator=generator).to(dtype)
+    return block if drawn == extent else block.repeat(-(-extent // max(1, drawn)))[:extent]
+
+
+def moved(leaf: Any, device: torch.device) -> Any:
+    """Return a copy of an argument on a device; a tensor keeps its strides."""
+    if isinstance(leaf, torch.device):
+        return device
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    whole = leaf.as_strided((leaf.untyped_storage().nbytes() // leaf.element_size(),), (1,), 0)
+    return whole.to(device, copy=True).as_strided(leaf.shape, leaf.stride(), 0)

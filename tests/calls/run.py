@@ -1,0 +1,251 @@
+"""Trace transformers' default models, choose a sample of their calls, and write the data of the area ``calls``.
+
+``python -m tests.calls.run`` traces every model of the installed transformers on the meta device, in bfloat16. It makes
+each call of the sample on the host, and keeps those whose check finds every mutant of the result. What is left out is
+printed with its reason. ``--traced`` keeps the traced calls, ``--coverage`` prints the shares and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from conformance.suites.calls import data
+from conformance.suites.calls.judging import run, why_unjudged, wrong
+from conformance.suites.calls.kernels import base_name, bound
+from conformance.suites.calls.spec import Spec, function_of
+from conformance.suites.operators.plan.catalogue import operators
+
+from . import models, mutants
+
+#: Seconds for the trace of one model.
+_LONGEST = 30
+#: Elements of the tensors of a call, and products of numbers in it, beyond which it is not in the sample.
+_MOST_ELEMENTS, _MOST_PRODUCTS = 1 << 26, 1 << 34
+#: Processor seconds of a call and its check from which on it is a call of the deep tier, and those of all others.
+_ORDINARY, _ALL_ORDINARY = 0.12, 24.0
+#: Seconds beyond which not even the deep tier has a call.
+_DEEP = 8.0
+#: Operators whose names in PyTorch's database are no kernel's names.
+_OPERATORS = {
+    "_to_copy": "to", "convolution": "nn.functional.conv2d", "_safe_softmax": "torch.ops.aten._safe_softmax.default",
+    "_fused_rms_norm": "nn.functional.rms_norm", "sum": "sum", "native_layer_norm": "native_layer_norm",
+    "threshold": "nn.functional.threshold", "_adaptive_avg_pool2d": "nn.functional.adaptive_avg_pool2d",
+    "upsample_bilinear2d": "nn.functional.interpolate.bilinear", "max_pool2d_with_indices": "nn.functional.max_pool2d",
+    "nll_loss_forward": "nn.functional.nll_loss", "constant_pad_nd": "nn.functional.pad.constant",
+    "div": "div.no_rounding_mode", "_softmax_backward_data": "_softmax_backward_data", "clone": "clone",
+    "embedding_dense": "nn.functional.embedding", "_log_softmax_backward_data": "log_softmax",
+}  # fmt: skip
+
+
+@dataclass
+class _Chosen:
+    """Calls of one kernel and dtype that stand for others, and how many architectures make them."""
+
+    spec: Spec
+    dtype: str
+    makers: int
+    seconds: float = 0.0
+    left_out: str = ""
+    killed: list[str] = field(default_factory=list)
+
+
+def traced(kinds: Iterable[str]) -> tuple[dict[str, list[Spec]], dict[str, str]]:
+    """Return the calls of each model, and why others have none."""
+    found, failed = {}, {}
+    for kind in kinds:
+        try:
+            with models.limited(_LONGEST):
+                found[kind] = models.calls_of(kind)
+        except Exception as error:  # what transformers raises is a result
+            failed[kind] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+    return found, failed
+
+
+def chosen(found: dict[str, list[Spec]]) -> list[_Chosen]:
+    """Return one call for each kernel, dtype, class of sizes and class of strides: the one that most models make."""
+    makers: collections.Counter[str] = collections.Counter()
+    for calls in found.values():
+        makers.update({json.dumps([call.function, call.args, call.kwargs]) for call in calls})
+    best: dict[Any, _Chosen] = {}
+    for text, count in sorted(makers.items(), key=lambda item: (-item[1], item[0])):
+        for dtype in ("bfloat16", "float32"):
+            spec = Spec(*json.loads(text.replace('"bfloat16"', f'"{dtype}"')))
+            function = function_of(spec)
+            if function is not None and not _why_not(spec, function):
+                best.setdefault(class_of(spec), _Chosen(spec, main_dtype(spec), count))
+    return list(best.values())
+
+
+def class_of(spec: Spec) -> tuple[Any, ...]:
+    """Return the class of a call: kernel, dtypes, strides, and sizes in steps of sixteen."""
+    tensors = list(spec.tensors())
+    sizes = tuple(int(math.log2(max(1, math.prod(tensor["size"])))) // 4 for tensor in tensors[:3])
+    strides = tuple(_strides(tensor) for tensor in tensors[:3])
+    return spec.function, main_dtype(spec), sizes, strides, len(tensors[:3])
+
+
+def _strides(tensor: dict[str, Any]) -> str:
+    size, stride = tensor["size"], tensor["stride"]
+    if 0 in stride:
+        return "expanded"
+    due = [math.prod(size[place + 1 :]) for place in range(len(size))]
+    if all(a == b or n == 1 for a, b, n in zip(stride, due, size, strict=True)):
+        return "contiguous"
+    return "transposed" if stride and stride[-1] != 1 else "gaps"
+
+
+def main_dtype(spec: Spec) -> str:
+    """Return the dtype of a call: bfloat16 before other floating dtypes, and these before integers."""
+    dtypes = [tensor["dtype"] for tensor in spec.tensors()]
+    return next(
+        (dtype for kind in ("bfloat16", "float32", "float64") for dtype in dtypes if dtype == kind),
+        dtypes[0] if dtypes else "",
+    )
+
+
+def _why_not(spec: Spec, function: Any) -> str:
+    if reason := why_unjudged(function):
+        return reason
+    if base_name(function) in ("_local_scalar_dense", "nonzero", "histc"):
+        return "its result has no shape of its own"
+    if not any(True for _ in spec.tensors()):
+        return "gets no tensor"
+    if spec.elements > _MOST_ELEMENTS or _products(spec, function) > _MOST_PRODUCTS:
+        return "is too large for the sample"
+    return ""
+
+
+def _products(spec: Spec, function: Any) -> float:
+    names = bound(function, spec.args, spec.kwargs)
+    shapes = [value["size"] for value in names.values() if isinstance(value, dict) and "size" in value]
+    if base_name(function) in ("mm", "addmm", "bmm", "baddbmm"):
+        return float(math.prod(shapes[-2]) * shapes[-1][-1])
+    if base_name(function).startswith("convolution"):
+        return float(math.prod(shapes[0]) * math.prod(shapes[1]))
+    return 0.0
+
+
+def measure(one: _Chosen, number: int) -> None:
+    """Make a call and its mutants on the host. A call is left out if a mutant survives."""
+    host = torch.device("cpu")
+    begun = time.process_time()
+    try:
+        with torch.no_grad():
+            ran = run(one.spec, host, number)
+            text = wrong(ran, number)
+    except Exception as error:  # a call that cannot be made has no check
+        one.left_out = f"cannot be made: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}"
+        return
+    one.seconds = time.process_time() - begun
+    if text:
+        one.left_out = f"the host is wrong: {text}"
+        return
+    for name, mutant in mutants.mutants(ran):
+        if not wrong(mutant, number):
+            one.left_out = f"a mutant survives: {name}"
+            return
+        one.killed.append(name)
+    if not one.killed:
+        one.left_out = "no mutant changes it"
+
+
+def requirement(kernel: str, dtype: str, known: dict[str, Any]) -> list[str]:
+    """Return the cell of the operator that a kernel belongs to; empty if PyTorch's database has none of that dtype."""
+    plain = kernel.removesuffix("_")
+    is_backward = "_backward" in plain
+    forward = plain.replace("_backward_data", "").replace("_backward", "")
+    names = [
+        _OPERATORS.get(plain),
+        _OPERATORS.get(forward),
+        forward,
+        forward.lstrip("_"),
+        f"nn.functional.{forward.lstrip('_')}",
+    ]
+    for name in names:
+        if name in known and dtype in (known[name].backward if is_backward else known[name].dtypes):
+            return [f"operators.{name}", dtype, "training" if is_backward else "inference"]
+    return []
+
+
+def written(measured: Sequence[_Chosen]) -> list[dict[str, Any]]:
+    """Return the groups of the cases, the ordinary ones with their cheapest calls."""
+    known = {operator.name: operator for operator in operators()}
+    left, groups = _ALL_ORDINARY, collections.defaultdict(list)
+    for one in sorted(measured, key=lambda one: one.seconds):
+        left -= one.seconds
+        is_deep = one.seconds > _ORDINARY or left < 0
+        if one.seconds <= _DEEP:
+            groups[base_name(function_of(one.spec)), one.dtype, is_deep].append(one)
+    return [
+        {
+            "kernel": kernel, "dtype": dtype, "requires": requirement(kernel, dtype, known), "deep": is_deep,
+            "calls": [[one.spec.function, one.spec.args, one.spec.kwargs, one.makers] for one in calls],
+        }
+        for (kernel, dtype, is_deep), calls in sorted(groups.items())
+    ]  # fmt: skip
+
+
+def coverage(found: dict[str, list[Spec]], kept: Iterable[Spec]) -> tuple[float, float]:
+    """Return two shares of the calls of all models: those in the sample, and those whose class has a call there."""
+    exact = {json.dumps([spec.function, spec.args, spec.kwargs]) for spec in kept}
+    classes = {class_of(spec) for spec in kept}
+    every = [call for calls in found.values() for call in calls]
+    same = sum(json.dumps([call.function, call.args, call.kwargs]) in exact for call in every)
+    return same / len(every), sum(class_of(call) in classes for call in every) / len(every)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the data, and print what is left out."""
+    parser = argparse.ArgumentParser(prog="python -m tests.calls.run", description=__doc__)
+    parser.add_argument("--traced", action="store_true", help="take the traced calls as they are, and choose again")
+    parser.add_argument("--coverage", action="store_true", help="print the shares of the data as it is")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if not (options.traced or options.coverage):
+        found, failed = traced(models.kinds())
+        data.write_traced(data.TRACED, _versions(), found, failed)
+        for kind, why in failed.items():
+            print(f"no calls of {kind}: {why}")
+    found = {name: data.calls_of(name) for name in data.architectures()}
+    if not options.coverage:
+        _choose(found)
+    kept = [call for group in data.sample() for call in group.calls]
+    same, alike = coverage(found, kept)
+    print(f"{len(found)} architectures; {len(kept)} calls in {len(data.sample())} cases")
+    print(f"{same:.1%} of the architectures' calls are made by cases; {alike:.1%} have the class of one that is")
+    return 0
+
+
+def _choose(found: dict[str, list[Spec]]) -> None:
+    candidates = chosen(found)
+    for number, one in enumerate(candidates):
+        measure(one, number)
+        if one.left_out:
+            print(f"left out {one.spec}: {one.left_out}", flush=True)
+    kept = [one for one in candidates if not one.left_out]
+    rows = written(kept)
+    text = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    data.SAMPLE.write_text(f'{{"version":{data.VERSION},"groups":[\n{text}\n]}}\n', encoding="utf-8")
+    for is_deep in (False, True):
+        calls = [one for one in kept if (one.seconds > _ORDINARY) is is_deep]
+        print(f"{'deep' if is_deep else 'ordinary'}: {len(calls)} calls, {sum(one.seconds for one in calls):.0f} s")
+
+
+def _versions() -> dict[str, str]:
+    import transformers
+
+    return {"transformers": transformers.__version__, "torch": torch.__version__}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
