@@ -89,8 +89,8 @@ class Runs(Protocol):
 
     several: bool
 
-    def watched(self) -> Seen:
-        """Run on the device, watched."""
+    def watched(self, *, mended: bool = False) -> Seen:
+        """Run on the device, watched; if ``mended``, wrong results are replaced by right ones."""
 
     def plain(self) -> Ends:
         """Run on the device without looking."""
@@ -111,9 +111,9 @@ class LocalRuns:
     seed: int = 0
     several: bool = False
 
-    def watched(self) -> Seen:
+    def watched(self, *, mended: bool = False) -> Seen:
         """Run on the device, watched."""
-        return seen([watch(self.program, self.device, seed=self.seed)])
+        return seen([watch(self.program, self.device, seed=self.seed, mended=mended)])
 
     def plain(self) -> Ends:
         """Run on the device without looking."""
@@ -150,9 +150,9 @@ class RankRuns:
     limit: float = 600.0
     several: bool = True
 
-    def watched(self) -> Seen:
+    def watched(self, *, mended: bool = False) -> Seen:
         """Run on the device, watched."""
-        return seen(self._made("watched", self.accelerator))
+        return seen(self._made("mended" if mended else "watched", self.accelerator))
 
     def plain(self) -> Ends:
         """Run on the device without looking."""
@@ -236,8 +236,10 @@ def rank_main() -> None:
         world_size=size,
         timeout=timedelta(seconds=_PATIENCE),
     )
+    meet = _Store(store, number, Path(folder))
     work: dict[str, Callable[[], Any]] = {
-        "watched": lambda: _detached(watch(program, device, seed=int(seed), meet=_Store(store, number, Path(folder)))),
+        "watched": lambda: _detached(watch(program, device, seed=int(seed), meet=meet)),
+        "mended": lambda: _detached(watch(program, device, seed=int(seed), meet=meet, mended=True)),
         "plain": lambda: ends_of(program, device, int(seed)),
         "outputs": lambda: outputs_of_run(program, device, int(seed)),
     }

@@ -56,6 +56,7 @@ class Culprit:
     calls: list[Local]
     total: int
     share: float | None = None
+    is_hidden: bool = False  # wrong only once the results of the others are replaced by right ones
 
     @property
     def worst(self) -> Local:
@@ -133,6 +134,8 @@ def blame(runs: Runs) -> Blame:
     exact = clock.timed("replays", functools.partial(_replayed, watched.traces))
     found = _weighed(watched, exact, clock)
     found.compiled = compiled.graphs() - before
+    if found.answer is Answer.CULPRIT:
+        _add_hidden(found, runs, clock)
     if found.answer is Answer.RIGHT:
         _without_culprit(found, runs, watched, list(zip(watched.names, exact, strict=True)), undisturbed, clock)
     found.steps = sum(len(trace.steps) for trace in watched.traces)
@@ -199,6 +202,27 @@ def _weighed(watched: Seen, exact: list[torch.Tensor], clock: _Clock) -> Blame:
     found.explained = None if not whole else max(0.0, 1 - left / whole) if left == left else None
     culprits.sort(key=lambda one: (one.share or 0.0, one.worst.ratio), reverse=True)
     return found
+
+
+def _add_hidden(found: Blame, runs: Runs, clock: _Clock) -> None:
+    """Add culprits that another one hides: by numbers on which they are right, or by an error before they are called.
+
+    Each wrong result is replaced by the host's in one more watched run, in which the others get right numbers.
+    """
+    known = {culprit.name for culprit in found.culprits}
+    mended = clock.timed("watched", functools.partial(runs.watched, mended=True))
+    hidden = [culprit for culprit in _groups(mended) if culprit.name not in known]
+    if not hidden:
+        return
+    exact = clock.timed("replays", functools.partial(_replayed, mended.traces))
+    largest = {end.name: end.error for end in found.ends}
+    for culprit in hidden:
+        culprit.is_hidden = True
+        moved = clock.timed("replays", functools.partial(_replayed, mended.traces, Errors(_deltas(culprit.calls))))
+        ends = zip(mended.names, moved, exact, strict=True)
+        culprit.share = max((_share(one, due, largest.get(name, 0.0)) or 0.0 for name, one, due in ends), default=None)
+    found.culprits += hidden
+    found.culprits.sort(key=lambda one: (one.share or 0.0, one.worst.ratio), reverse=True)
 
 
 def _groups(watched: Seen) -> list[Culprit]:

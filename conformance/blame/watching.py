@@ -12,11 +12,12 @@ import torch
 
 from conformance.numerics.compare import plain
 from conformance.numerics.layout import shares_memory
+from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, tensors
 from conformance.suites.calls.kernels import outputs_of
 
 from .collectives import Meeting, due, given, written
-from .local import Before, Local, judge, judge_collective, unwritten
+from .local import HOST, Before, Local, judge, judge_collective, outputs_on_host, unwritten
 from .memory import fetched
 from .program import Program
 from .recording import Recorder, Step, Trace
@@ -52,10 +53,19 @@ class _Alone:
 
 
 def watch(
-    program: Program, device: torch.device, *, seed: int = 0, judged: bool = True, meet: Meet | None = None
+    program: Program,
+    device: torch.device,
+    *,
+    seed: int = 0,
+    judged: bool = True,
+    meet: Meet | None = None,
+    mended: bool = False,
 ) -> Watched:
-    """Run a program on a device and record its calls; without ``judged``, they are only recorded."""
-    watcher = _Watcher(judged, meet or _Alone())
+    """Run a program on a device and record its calls; without ``judged``, they are only recorded.
+
+    In a ``mended`` run, each wrong result is replaced by the host's. So later calls get what a right device gives them.
+    """
+    watcher = _Watcher(judged, meet or _Alone(), mended=mended)
     recorder = Recorder(device.type, watcher.look)
     found = Watched(recorder.trace, watcher.found)
     begun = time.monotonic()
@@ -81,9 +91,9 @@ def _place(trace: Trace, value: Any, numbers: list[Step]) -> Any:
 
 
 class _Watcher:
-    def __init__(self, judged: bool, meet: Meet) -> None:
+    def __init__(self, judged: bool, meet: Meet, *, mended: bool = False) -> None:
         self.found: list[Local] = []
-        self._meet = meet
+        self._meet, self._mended = meet, mended
         self.seconds = 0.0
         self._judged = judged
 
@@ -100,8 +110,11 @@ class _Watcher:
         try:
             result = run()
         except Exception as error:
-            self.found.append(_refused(step, before, error))
-            raise
+            local = _refused(step, before, error)
+            self.found.append(local)
+            if not (self._mended and local.wrong):
+                raise
+            return _returned(step, before, args, kwargs)
         begun = time.monotonic()
         # Views keep their strides, which are what they are made for.
         copy = fetched if step.is_view else _copied
@@ -119,6 +132,8 @@ class _Watcher:
             step.kept = after
         self._keep(local, before)
         self.found.append(local)
+        if self._mended and local.wrong and not step.is_view:
+            _mend(step, before, outputs)
         self.seconds += time.monotonic() - begun
         return result
 
@@ -155,6 +170,28 @@ class _Watcher:
         near = sorted((one for one in self.found if not one.wrong and one.before), key=lambda one: one.ratio)
         if len(near) >= _KEPT:
             near[0].before, near[0].deltas = None, []
+
+
+def _mend(step: Step, before: Before, outputs: list[torch.Tensor]) -> None:
+    """Write the host's results over those of a call; results of another shape stay."""
+    for output, right in zip(outputs, _right(step, before), strict=False):
+        if output.shape == right.shape and output.dtype == right.dtype:
+            output.copy_(right.to(output.device))
+
+
+def _right(step: Step, before: Before) -> list[torch.Tensor]:
+    return outputs_on_host(step.function, *copied((before.args, before.kwargs), HOST))
+
+
+def _returned(step: Step, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a call should have returned, on the device; it has raised, and the host makes it."""
+    written = outputs_of(step.function, args, kwargs, None)
+    found = _right(step, before)
+    for target, right in zip(written, found, strict=False):
+        target.copy_(right.to(target.device))
+    device = next(tensor.device for tensor in tensors((args, kwargs)))
+    made = written or [right.to(device) for right in found]
+    return made[0] if len(step.function._schema.returns) == 1 else tuple(made)
 
 
 def done(result: Any) -> None:

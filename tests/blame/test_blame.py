@@ -106,6 +106,26 @@ def test_of_two_culprits_both_are_named(device: torch.device) -> None:
     assert {culprit.name for culprit in found.culprits[:2]} == {"aten.silu.default", "aten.mm.default"}
 
 
+def zeros(call: Call) -> Any:
+    return call.run().zero_()
+
+
+def refuses(call: Call) -> Any:
+    raise RuntimeError("no kernel image is available")
+
+
+@pytest.mark.parametrize("first", [zeros, refuses])
+def test_a_culprit_that_another_one_hides_is_named(device: torch.device, first: Behaviour) -> None:
+    def hiding(device: torch.device) -> Any:
+        return torch.linspace(-1, 1, 12).to(device).sigmoid().tanh() * 3  # the hyperbolic tangent of 0 is right
+
+    found = answer(hiding, device, sigmoid__out=first, tanh__out=scaled(1.01))
+
+    assert [culprit.name for culprit in found.culprits] == ["aten.sigmoid.default", "aten.tanh.default"]
+    assert found.culprits[1].is_hidden
+    assert "hidden by another one" in "\n".join(lines(found, "hiding", "sim:0", {}))
+
+
 def test_a_fault_that_needs_a_warm_state_is_found(device: torch.device) -> None:
     calls = iter(range(1000))
 

@@ -25,7 +25,8 @@ BATCH, TOKENS, PROMPT = 2, 1024, 999
 #: Names of the fields of a configuration that count layers of one kind.
 _COUNTS = (
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_decoder_layers", "num_encoder_layers",
-    "encoder_layers", "decoder_layers", "depth", "num_blocks", "encoder_num_hidden_layers", "decoder_num_hidden_layers", "num_block",
+    "encoder_layers", "decoder_layers", "depth", "num_blocks", "num_block", "encoder_num_hidden_layers",
+    "decoder_num_hidden_layers",
     "encoder_n_layers", "decoder_n_layers",
 )  # fmt: skip
 #: Names of the fields that have one value for each layer.
