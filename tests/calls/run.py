@@ -22,6 +22,7 @@ import torch
 from conformance.suites.calls import data
 from conformance.suites.calls.judging import run, why_unjudged, wrong
 from conformance.suites.calls.kernels import base_name, bound
+from conformance.suites.calls.samples import has_rule
 from conformance.suites.calls.spec import Spec, function_of
 from conformance.suites.operators.plan.catalogue import operators
 
@@ -29,8 +30,13 @@ from . import models, mutants
 
 #: Seconds for the trace of one model.
 _LONGEST = 30
-#: Elements of the tensors of a call, and products of numbers in it, beyond which it is not in the sample.
-_MOST_ELEMENTS, _MOST_PRODUCTS = 1 << 26, 1 << 34
+#: Elements of the tensors of a call, and products of numbers in it, beyond which it is not in the sample; and elements
+#: of a call that is judged whole.
+_MOST_ELEMENTS, _MOST_PRODUCTS, _MOST_WHOLE = 1 << 25, 1 << 34, 1 << 21
+#: Calls of one overload and dtype: those of judged parts, and of others.
+_MOST_OF_ONE, _MOST_WHOLE_OF_ONE = 8, 3
+#: Seconds for one call and its mutants.
+_PATIENCE = 20
 #: Processor seconds of a call and its check from which on it is a call of the deep tier, and those of all others.
 _ORDINARY, _ALL_ORDINARY = 0.12, 24.0
 #: Seconds beyond which not even the deep tier has a call.
@@ -77,21 +83,24 @@ def chosen(found: dict[str, list[Spec]]) -> list[_Chosen]:
     for calls in found.values():
         makers.update({json.dumps([call.function, call.args, call.kwargs]) for call in calls})
     best: dict[Any, _Chosen] = {}
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
     for text, count in sorted(makers.items(), key=lambda item: (-item[1], item[0])):
         for dtype in ("bfloat16", "float32"):
             spec = Spec(*json.loads(text.replace('"bfloat16"', f'"{dtype}"')))
             function = function_of(spec)
-            if function is not None and not _why_not(spec, function):
-                best.setdefault(class_of(spec), _Chosen(spec, main_dtype(spec), count))
+            if function is None or class_of(spec) in best or _why_not(spec, function):
+                continue
+            if counts[spec.function, main_dtype(spec)] < (_MOST_OF_ONE if has_rule(function) else _MOST_WHOLE_OF_ONE):
+                counts[spec.function, main_dtype(spec)] += 1
+                best[class_of(spec)] = _Chosen(spec, main_dtype(spec), count)
     return list(best.values())
 
 
 def class_of(spec: Spec) -> tuple[Any, ...]:
-    """Return the class of a call: kernel, dtypes, strides, and sizes in steps of sixteen."""
+    """Return the class of a call: kernel, dtype, and strides and sizes (in steps of sixteen) of the first two tensors."""
     tensors = list(spec.tensors())
-    sizes = tuple(int(math.log2(max(1, math.prod(tensor["size"])))) // 4 for tensor in tensors[:3])
-    strides = tuple(_strides(tensor) for tensor in tensors[:3])
-    return spec.function, main_dtype(spec), sizes, strides, len(tensors[:3])
+    sizes = tuple(int(math.log2(max(1, math.prod(tensor["size"])))) // 4 for tensor in tensors[:2])
+    return spec.function, main_dtype(spec), sizes, tuple(_strides(tensor) for tensor in tensors[:2])
 
 
 def _strides(tensor: dict[str, Any]) -> str:
@@ -120,7 +129,10 @@ def _why_not(spec: Spec, function: Any) -> str:
         return "its result has no shape of its own"
     if not any(True for _ in spec.tensors()):
         return "gets no tensor"
-    if spec.elements > _MOST_ELEMENTS or _products(spec, function) > _MOST_PRODUCTS:
+    if (
+        spec.elements > (_MOST_ELEMENTS if has_rule(function) else _MOST_WHOLE)
+        or _products(spec, function) > _MOST_PRODUCTS
+    ):
         return "is too large for the sample"
     return ""
 
@@ -137,12 +149,22 @@ def _products(spec: Spec, function: Any) -> float:
 
 def measure(one: _Chosen, number: int) -> None:
     """Make a call and its mutants on the host. A call is left out if a mutant survives."""
+    try:
+        with models.limited(_PATIENCE):
+            _measure(one, number)
+    except TimeoutError as error:
+        one.left_out = str(error)
+
+
+def _measure(one: _Chosen, number: int) -> None:
     host = torch.device("cpu")
     begun = time.process_time()
     try:
         with torch.no_grad():
             ran = run(one.spec, host, number)
             text = wrong(ran, number)
+    except TimeoutError:
+        raise
     except Exception as error:  # a call that cannot be made has no check
         one.left_out = f"cannot be made: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}"
         return
@@ -230,6 +252,8 @@ def _choose(found: dict[str, list[Spec]]) -> None:
     candidates = chosen(found)
     for number, one in enumerate(candidates):
         measure(one, number)
+        if number % 50 == 0:
+            print(f"{number} of {len(candidates)}", file=sys.stderr, flush=True)
         if one.left_out:
             print(f"left out {one.spec}: {one.left_out}", flush=True)
     kept = [one for one in candidates if not one.left_out]

@@ -45,6 +45,11 @@ def parts_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], after
     return _ruled(function, whole)
 
 
+def has_rule(function: Any) -> bool:
+    """Return whether calls of a kernel are judged by parts."""
+    return is_pointwise(function) or base_name(function).removesuffix("_") in _RULES
+
+
 def _is_long_product(function: Any, args: tuple[Any, ...]) -> bool:
     tensors = [leaf for leaf in args if isinstance(leaf, torch.Tensor)]
     return base_name(function) in _RULES and sum(tensor.numel() for tensor in tensors) > WHOLE
