@@ -46,8 +46,11 @@ class Profile:
 #: The tier of cases that an ordinary run leaves out.
 DEEP: Final = "deep"
 #: Areas that no profile requires in breadth. Two read counters of memory and time, and a device may have none. Bits
-#: that do not depend on the surroundings are a contract of their own. Not every device is torch's accelerator.
-_OPTIONAL: Final = frozenset({"autotuning", "profiling", "invariance", "torch_accelerator", "symmetric_memory"})
+#: that do not depend on the surroundings are a contract of their own. Not every device is torch's accelerator. Calls at
+#: real sizes need the dtypes of large models.
+_OPTIONAL: Final = frozenset(
+    {"autotuning", "profiling", "invariance", "torch_accelerator", "symmetric_memory", "calls"}
+)
 #: Share of an area's cases that a profile requires to be claimed, in float32 and without a dtype.
 MINIMUM_SHARE: Final = 0.5
 #: The share of an area with fewer cases than this says nothing.

@@ -97,7 +97,7 @@ def chosen(found: dict[str, list[Spec]]) -> list[_Chosen]:
 
 
 def class_of(spec: Spec) -> tuple[Any, ...]:
-    """Return the class of a call: kernel, dtype, and strides and sizes (in steps of sixteen) of the first two tensors."""
+    """Return the class of a call: kernel, dtype, and strides and sizes (in steps of 16) of the first two tensors."""
     tensors = list(spec.tensors())
     sizes = tuple(int(math.log2(max(1, math.prod(tensor["size"])))) // 4 for tensor in tensors[:2])
     return spec.function, main_dtype(spec), sizes, tuple(_strides(tensor) for tensor in tensors[:2])

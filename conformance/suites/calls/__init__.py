@@ -1,1 +1,1 @@
-"""Cases of calls that models of transformers make, at their real sizes, strides and dtypes."""
+"""Calls that models of transformers make, at their real sizes, strides and dtypes."""

@@ -140,7 +140,7 @@ def _of_attention(function: Any, whole: Part) -> Part | None:
     query, key, value = names["query"], names["key"], names["value"]
     if query.dim() != 4 or names["dropout_p"]:
         return None
-    batches, heads, rows = chosen(query.shape[0], 2), chosen(query.shape[1], 4), chosen(query.shape[2], 24)
+    batches, heads, rows = chosen(query.shape[0], 4), chosen(query.shape[1], 64), chosen(query.shape[2], 8)
     of_keys = heads // (query.shape[1] // key.shape[1])
     mask = names["attn_mask"]
     if mask is not None:
