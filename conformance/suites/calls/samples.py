@@ -76,8 +76,8 @@ def runs(size: int) -> torch.Tensor:
     """Return positions below ``size`` in runs: at both ends, around powers of two, and at even distances."""
     starts = {0, max(0, size - _RUN), *range(0, size, max(1, size // _RUNS))}
     starts |= {2**power - _RUN // 2 for power in range(7, size.bit_length())}
-    found = torch.tensor(sorted(starts)).unsqueeze(1) + torch.arange(_RUN)
-    return found.reshape(-1).clamp(0, size - 1).unique()
+    found = {min(max(0, start + step), size - 1) for start in starts for step in range(_RUN)}
+    return torch.tensor(sorted(found))
 
 
 def _elements(whole: Part) -> Part:
