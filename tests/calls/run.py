@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
+from conformance.numerics.trees import tensors
 from conformance.suites.calls import data
 from conformance.suites.calls.judging import run, why_unjudged, wrong
-from conformance.suites.calls.kernels import base_name, bound
+from conformance.suites.calls.kernels import base_name, bound, is_pointwise
 from conformance.suites.calls.samples import has_rule
 from conformance.suites.calls.spec import Spec, function_of
 from conformance.suites.operators.plan.catalogue import operators
@@ -32,9 +33,11 @@ from . import models, mutants
 _LONGEST = 30
 #: Elements of the tensors of a call, and products of numbers in it, beyond which it is not in the sample; and elements
 #: of a call that is judged whole.
-_MOST_ELEMENTS, _MOST_PRODUCTS, _MOST_WHOLE = 1 << 25, 1 << 34, 1 << 21
-#: Calls of one overload and dtype: those of judged parts, and of others.
-_MOST_OF_ONE, _MOST_WHOLE_OF_ONE = 8, 3
+_MOST_ELEMENTS, _MOST_PRODUCTS, _MOST_WHOLE = 1 << 24, 1 << 33, 1 << 19
+#: Calls of one overload and dtype: of functions of elements, of other calls that are judged by parts, and of the rest.
+_MOST_POINTWISE, _MOST_RULED, _MOST_WHOLE_OF_ONE = 2, 5, 1
+#: Models that have to make a call. What only one of them does is its own affair.
+_FEWEST_MAKERS = 3
 #: Seconds for one call and its mutants.
 _PATIENCE = 20
 #: Processor seconds of a call and its check from which on it is a call of the deep tier, and those of all others.
@@ -84,16 +87,23 @@ def chosen(found: dict[str, list[Spec]]) -> list[_Chosen]:
         makers.update({json.dumps([call.function, call.args, call.kwargs]) for call in calls})
     best: dict[Any, _Chosen] = {}
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
-    for text, count in sorted(makers.items(), key=lambda item: (-item[1], item[0])):
+    common = [(text, count) for text, count in makers.items() if count >= _FEWEST_MAKERS]
+    for text, count in sorted(common, key=lambda item: (-item[1], item[0])):
         for dtype in ("bfloat16", "float32"):
             spec = Spec(*json.loads(text.replace('"bfloat16"', f'"{dtype}"')))
             function = function_of(spec)
             if function is None or class_of(spec) in best or _why_not(spec, function):
                 continue
-            if counts[spec.function, main_dtype(spec)] < (_MOST_OF_ONE if has_rule(function) else _MOST_WHOLE_OF_ONE):
+            if counts[spec.function, main_dtype(spec)] < _most_of(function):
                 counts[spec.function, main_dtype(spec)] += 1
                 best[class_of(spec)] = _Chosen(spec, main_dtype(spec), count)
     return list(best.values())
+
+
+def _most_of(function: Any) -> int:
+    if is_pointwise(function):
+        return _MOST_POINTWISE
+    return _MOST_RULED if has_rule(function) else _MOST_WHOLE_OF_ONE
 
 
 def class_of(spec: Spec) -> tuple[Any, ...]:
@@ -135,6 +145,28 @@ def _why_not(spec: Spec, function: Any) -> str:
     ):
         return "is too large for the sample"
     return ""
+
+
+def _made_elements(spec: Spec, function: Any) -> int:
+    """Return the elements of a call's results; 0 if the meta device cannot say."""
+    try:
+        return sum(tensor.numel() for tensor in tensors(function(*_on_meta(spec.args), **_on_meta(spec.kwargs))))
+    except Exception:  # a call that cannot be made has no check
+        return 0
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_on_meta(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "size" in value:
+        return torch.empty_strided(value["size"], value["stride"], dtype=getattr(torch, value["dtype"]), device="meta")
+    if "torch" in value:
+        return getattr(torch, value["torch"])
+    if "device" in value:
+        return torch.device("meta")
+    return {name: _on_meta(item) for name, item in value.items()}
 
 
 def _products(spec: Spec, function: Any) -> float:
@@ -230,6 +262,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the data, and print what is left out."""
     parser = argparse.ArgumentParser(prog="python -m tests.calls.run", description=__doc__)
     parser.add_argument("--traced", action="store_true", help="take the traced calls as they are, and choose again")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="processor time for the sample; the rest is left out"
+    )
     parser.add_argument("--coverage", action="store_true", help="print the shares of the data as it is")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -240,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"no calls of {kind}: {why}")
     found = {name: data.calls_of(name) for name in data.architectures()}
     if not options.coverage:
-        _choose(found)
+        _choose(found, 60 * options.minutes)
     kept = [call for group in data.sample() for call in group.calls]
     same, alike = coverage(found, kept)
     print(f"{len(found)} architectures; {len(kept)} calls in {len(data.sample())} cases")
@@ -248,9 +283,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _choose(found: dict[str, list[Spec]]) -> None:
+def _choose(found: dict[str, list[Spec]], seconds: float) -> None:
     candidates = chosen(found)
     for number, one in enumerate(candidates):
+        if time.process_time() > seconds:
+            one.left_out = "there was no time left to run its mutants"
+            continue
         measure(one, number)
         if number % 50 == 0:
             print(f"{number} of {len(candidates)}", file=sys.stderr, flush=True)

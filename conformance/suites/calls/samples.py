@@ -213,9 +213,8 @@ def _of_embedding_backward(function: Any, whole: Part) -> Part | None:
     if names["scale_grad_by_freq"]:
         return None
     indices, grad = names["indices"].reshape(-1), names["grad_output"].reshape(-1, names["grad_output"].shape[-1])
-    rows = torch.cat(
-        (chosen(names["num_weights"], max(_ROWS, _IN_ROWS // grad.shape[1])), indices[chosen(len(indices))])
-    ).unique()
+    some = chosen(names["num_weights"], max(_ROWS, _IN_ROWS // grad.shape[1]))
+    rows = torch.tensor(sorted({*some.tolist(), *indices[chosen(len(indices))].tolist()}))
     used = torch.isin(indices, rows)
     padding = int((rows == names["padding_idx"]).nonzero()[0]) if (rows == names["padding_idx"]).any() else -1
     args = (grad[used], torch.searchsorted(rows, indices[used]), len(rows), padding, False)
