@@ -139,10 +139,8 @@ def _why_not(spec: Spec, function: Any) -> str:
         return "its result has no shape of its own"
     if not any(True for _ in spec.tensors()):
         return "gets no tensor"
-    if (
-        spec.elements > (_MOST_ELEMENTS if has_rule(function) else _MOST_WHOLE)
-        or _products(spec, function) > _MOST_PRODUCTS
-    ):
+    most = _MOST_ELEMENTS if has_rule(function) else _MOST_WHOLE
+    if max(spec.elements, _made_elements(spec, function)) > most or _products(spec, function) > _MOST_PRODUCTS:
         return "is too large for the sample"
     return ""
 
