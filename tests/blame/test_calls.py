@@ -138,7 +138,18 @@ def test_calls_are_written_and_judged(file: Path, capsys: pytest.CaptureFixture[
     assert json.loads((file / "calls.json").read_text())["version"] == calls.VERSION
 
 
+def test_shipped_calls_are_listed_and_judged(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "transformers:gpt2", "-o", "gpt2.json"]) == 0
+    assert main(["trace", "transformers:gpt2", "--accelerator", "cpu", "--most-elements", "3000"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "50257" in printed
+    assert ", 0 wrong, " in printed
+    assert len(calls.read(file / "gpt2.json")) > 100
+
+
 WRONG = {
+    "transformers:gpt22": "'gpt2'",
     "m.py:reads": "does not run on the meta device: ",
     "none.json": "there is no none.json. To write one: conformance trace",
     "other.json": "other.json has version 99; this suite reads 1",

@@ -202,6 +202,9 @@ def _measure(one: _Chosen, number: int) -> None:
     if text:
         one.left_out = f"the host is wrong: {text}"
         return
+    if not any(bool(tensor.any()) for tensor in ran.after):
+        one.left_out = "a device that does nothing gives its result"
+        return
     for name, mutant in mutants.mutants(ran):
         if not wrong(mutant, number):
             one.left_out = f"a mutant survives: {name}"

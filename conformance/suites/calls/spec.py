@@ -30,6 +30,8 @@ _POSITIONS: Final[dict[str, dict[str, tuple[str, Any]]]] = {
     "nll_loss_forward": {"target": ("self", 1)},
     "nll_loss_backward": {"target": ("self", 1)},
 }
+#: Functions of positive numbers.
+_POSITIVE: Final = frozenset({"rsqrt", "sqrt", "log", "log2", "log1p", "pow"})
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,15 @@ def function_of(spec: Spec) -> Any:
 def made(spec: Spec, function: Any, seed: int) -> Made:
     """Return new arguments on the host: small numbers of several signs, and positions that exist."""
     generator = torch.Generator().manual_seed(seed)
-    places = _POSITIONS.get(base_name(function), {})
+    places = _POSITIONS.get(base_name(function).removesuffix("_"), {})
     limits: dict[str, Any] = {name: _limit(spec, function, *place) for name, place in places.items()}
     if base_name(function).startswith(("index", "_index_put")) and isinstance(spec.args[1], list):
         limits["indices"] = spec.args[0]["size"]  # a position in each dimension
     schema = [argument.name for argument in function._schema.arguments]
     args = [_value(value, generator, limits.get(name, 2)) for name, value in zip(schema, spec.args, strict=False)]
     kwargs = {name: _value(value, generator, limits.get(name, 2)) for name, value in spec.kwargs.items()}
+    if base_name(function).removesuffix("_") in _POSITIVE:
+        args = [leaf.abs_() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf for leaf in args]
     return Made(tuple(args), kwargs)
 
 
