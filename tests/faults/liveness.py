@@ -7,8 +7,11 @@ with arguments that are not their defaults. They run in a copy of the process: a
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +22,7 @@ from conformance.coverage import backward, databases
 from conformance.suites.operators.calls.facts import facts
 from tests.defects import bench
 
-from . import corpus, derivatives, encoding, forks
+from . import corpus, derivatives, encoding, forks, refusals
 from .fault import Fault, Hits
 from .overloads import kernel_behind, operator_of, overload
 from .overriding import overridden
@@ -137,15 +140,97 @@ def _forward(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> Ite
     kind = kind_of(fault)
     assert kind is not None
     # First the calls whose own kernel it is.
-    names = sorted(found.public.get(fault.target, ()), key=lambda name: kernel_behind(name) != fault.target)[:6]
+    public = sorted(found.public.get(fault.target, ()), key=lambda name: kernel_behind(name) != fault.target)
+    names = list(dict.fromkeys([*public[:6], fault.target]))
+    if fault.family in "NO":
+        yield from _sequences(fault, names, known, device)
+        return
     for changed in (False, True):
         for name in names:
             function = overload(name)
-            arguments = [argument.name for argument in function._schema.arguments]
-            for encoded in known.calls.get(name, ()):
-                values = dict(zip(arguments, encoding.decode(encoded), strict=True))
+            for values in _known_values(name, known):
                 for given in _safely(kind.variants(fault, values)) if changed else [values]:
                     yield name, _on_device(function, list(given.values()), device)
+
+
+def _known_values(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
+    """Yield values of an overload that the databases call, or those of another form of its operator."""
+    names = [argument.name for argument in overload(name)._schema.arguments]
+    for encoded in known.calls.get(name, ()):
+        yield dict(zip(names, encoding.decode(encoded), strict=True))
+    if name not in known.calls:
+        yield from itertools.islice(_values_of_other_forms(name, known), 8)
+
+
+def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
+    """Yield values from calls of the other forms of an operator, with outputs that have the results' shapes."""
+    arguments = overload(name)._schema.arguments
+    outs = [argument.name for argument in arguments if argument.is_out]
+    for form in sorted(other for other in known.calls if operator_of(other) == operator_of(name)):
+        names = [argument.name for argument in overload(form)._schema.arguments]
+        for encoded in known.calls[form]:
+            given = dict(zip(names, encoding.decode(encoded), strict=True))
+            wanted = [argument for argument in arguments if not argument.is_out]
+            if any(argument.name not in given and not argument.has_default_value() for argument in wanted):
+                break
+            values = {argument.name: given.get(argument.name, argument.default_value) for argument in wanted}
+            if not outs:
+                yield values
+                continue
+            with contextlib.suppress(Exception):
+                results = databases.tensors_of(
+                    call(overload(form), [_placed(value, "cpu") for value in given.values()])
+                )
+                yield {**values, **dict(zip(outs, map(torch.zeros_like, results), strict=False))}
+
+
+#: Calls of a sequence with the same values, beside the others.
+_AGAIN = 22
+
+
+def _sequences(
+    fault: Fault, names: list[str], known: corpus.Corpus, device: str
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield sequences of calls: other data, shapes and dtypes, refused calls, without gradients, the same one often."""
+    kind = kind_of(fault)
+    assert kind is not None
+    for name in names:
+        function, every = overload(name), list(_known_values(name, known))
+        for values in every:
+            changed = [values, *itertools.islice(_safely(kind.variants(fault, values)), 12)]
+            turned = {at: over_tensors(value, _turned) for at, value in values.items()}
+            refused = list(itertools.islice(_safely(refusals.invalid(fault, values)), 6))
+            given = [*changed, turned, values, turned]
+            if fault.family == "N":
+                given += [*every, *refused, *[values, turned] * (_AGAIN // 2)]
+            works = [_on_device(function, list(each.values()), device) for each in given]
+            both = functools.partial(_all_of, works)
+            yield name, _on_a_thread(both) if fault.family == "O" else both
+
+
+def _turned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flip(tuple(range(tensor.dim()))) if tensor.is_floating_point() and tensor.numel() > 1 else tensor
+
+
+def _all_of(works: list[Callable[[], Any]]) -> list[Any]:
+    """Return what each work returns, with gradients and without, or the name of its error."""
+    results = []
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            for work in works:
+                try:
+                    results.append(work())
+                except Exception as error:
+                    results.append(type(error).__name__)
+    return results
+
+
+def _on_a_thread(work: Callable[[], Any]) -> Callable[[], Any]:
+    def threaded() -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(work).result()
+
+    return threaded
 
 
 def _safely(values: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

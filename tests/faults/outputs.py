@@ -109,7 +109,7 @@ def _returns(kernel: str) -> int:
     return 1 if any(is_written(argument) for argument in schema(kernel).arguments) else 0
 
 
-def _results(kernel: str, flags: Flags) -> Iterator[Target]:
+def results(kernel: str, flags: Flags) -> Iterator[Target]:
     if kernel in _WITHOUT_VALUES or all(
         return_.type.kind() == "IntType" for return_ in schema(kernel).returns or [None] if return_
     ):
@@ -120,11 +120,11 @@ def _results(kernel: str, flags: Flags) -> Iterator[Target]:
 
 def _some_results(kernel: str, flags: Flags) -> Iterator[Target]:
     if _returns(kernel) > 1:
-        yield from _results(kernel, flags)
+        yield from results(kernel, flags)
 
 
 def _tails(kernel: str, flags: Flags) -> Iterator[Target]:
-    for place, _ in _results(kernel, flags):
+    for place, _ in results(kernel, flags):
         for power in _TAILS:
             yield place, str(power)
 
@@ -246,10 +246,10 @@ def _images(kernel: str, flags: Flags) -> Iterator[Target]:
 
 def _inputs_like_results(kernel: str, flags: Flags) -> Iterator[Target]:
     if _is_functional(kernel) and schema(kernel).returns[0].type.kind() == "TensorType":
-        yield from _tensor_inputs(kernel, flags)
+        yield from tensor_inputs(kernel, flags)
 
 
-def _tensor_inputs(kernel: str, flags: Flags) -> Iterator[Target]:
+def tensor_inputs(kernel: str, flags: Flags) -> Iterator[Target]:
     for place, argument in enumerate(schema(kernel).arguments):
         if "Tensor" in kind_of(argument) and not is_written(argument) and set(flags.get(str(place), ())) - {"=None"}:
             yield str(place), ""
@@ -264,14 +264,14 @@ def _as_they_are(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any
 
 
 KINDS = [
-    Kind("C", "last", _results, _spoiled, _is_long, _enlarged),
+    Kind("C", "last", results, _spoiled, _is_long, _enlarged),
     Kind("C", "tail", _tails, _spoiled, _is_long, _enlarged),
-    Kind("C", "block", _results, _spoiled, _is_long, _enlarged),
-    Kind("C", "sparse", _results, _spoiled, _is_long, _enlarged),
-    Kind("C", "row", _results, _spoiled, _is_long, _enlarged),
+    Kind("C", "block", results, _spoiled, _is_long, _enlarged),
+    Kind("C", "sparse", results, _spoiled, _is_long, _enlarged),
+    Kind("C", "row", results, _spoiled, _is_long, _enlarged),
     Kind("C", "nothing", _some_results, _spoiled, _is_long, _enlarged),
     Kind("D", "alias", _inputs_like_results, _aliased, _always, _as_they_are),
-    Kind("D", "overwritten", _tensor_inputs, _overwritten, _always, _as_they_are),
+    Kind("D", "overwritten", tensor_inputs, _overwritten, _always, _as_they_are),
     Kind("D", "dtype", _fresh_results, _replaced(_other_dtype), _always, _as_they_are),
     Kind("D", "device", _fresh_results, _replaced(_other_device), _always, _as_they_are),
     Kind("D", "memory format", _images, _replaced(_other_format), _always, _as_they_are),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from . import arguments, derivatives, inputs, outputs, refusals
+from . import arguments, conditioned, derivatives, inputs, outputs, refusals
 from .fault import FAMILIES, Fault, Flags, Kind
 from .recording import Map
 
 KINDS: dict[tuple[str, str], Kind] = {
-    (kind.family, kind.name): kind for module in (arguments, inputs, outputs, refusals) for kind in module.KINDS
+    (kind.family, kind.name): kind
+    for module in (arguments, inputs, outputs, refusals, conditioned)
+    for kind in module.KINDS
 }
 
 

@@ -32,6 +32,7 @@ from conformance.suites.operators.calls import execution
 from tests.defects import bench
 
 from . import corpus, encoding, forks
+from .conditions import OTHER_THREAD, THREADS, on_another_thread
 from .overloads import kernels_of_a_device, operator_of, overload
 from .overriding import Call, overridden
 
@@ -98,6 +99,8 @@ class Recorder:
                 for place, flags in enumerate(before):
                     places[str(place)].update(flags)
                 places["r"].update(flags_of(result))
+                if on_another_thread():
+                    places[THREADS].add(OTHER_THREAD)
             return result
 
         return behaviour

@@ -106,7 +106,7 @@ def _always(fault: Fault, flags: Flags) -> bool:
     return bool(flags)
 
 
-def _invalid(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def invalid(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield calls that a device must refuse, more or less: shapes, dtypes, indices and numbers that do not fit."""
     for name, value in values.items():
         if is_tensors(value):
@@ -139,6 +139,6 @@ def _far_indices(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any
 
 
 KINDS = [
-    Kind("G", "swallowed", _whole, _swallowing, _always, _invalid),
+    Kind("G", "swallowed", _whole, _swallowing, _always, invalid),
     Kind("G", "clamped", _index_places, _clamping, _always, _far_indices),
 ]

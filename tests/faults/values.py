@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from conformance.coverage.databases import tensors_of
 
 #: Most elements of an enlarged tensor.
 _MOST = 1 << 22
@@ -155,3 +158,42 @@ def alternatives(value: Any, kind: str) -> Iterator[Any]:
         yield None
     elif kind == "Optional[str]" or kind == "str":
         yield from ("floor", "trunc", "tanh", "none")
+
+
+def long_axes(values: dict[str, Any], length: int) -> Iterator[dict[str, Any]]:
+    """Yield the values with one size after another beyond a length, in all tensors and lists of sizes that have it."""
+    given = [tensor for value in values.values() for tensor in tensors_of(value)]
+    for size in dict.fromkeys(size for tensor in given for size in tensor.shape if size > 0):
+        with contextlib.suppress(_TooLarge, RuntimeError):
+            yield {name: _with_size(value, size, length // size + 1) for name, value in values.items()}
+    for dim in range(given[0].dim() if given else 0):
+        with contextlib.suppress(_TooLarge, RuntimeError):
+            yield {name: over_tensors(value, _along(given[0], dim, length)) for name, value in values.items()}
+    for place in (0, 1, -1):
+        for name, value in values.items():
+            if is_tensors(value):
+                with contextlib.suppress(_TooLarge, RuntimeError, IndexError):
+                    yield {**values, name: over_tensors(value, lambda t, at=place: _lengthened(t, at, length))}
+        with contextlib.suppress(_TooLarge, RuntimeError, IndexError):
+            yield {
+                name: over_tensors(value, lambda t, at=place: _lengthened(t, at, length))
+                for name, value in values.items()
+            }
+
+
+def _along(first: torch.Tensor, dim: int, length: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what makes one dimension of a tensor long: of the first one this, of others the first of the same size."""
+    size = first.shape[dim]
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        place = dim if tensor.dim() == first.dim() else next((d for d, n in enumerate(tensor.shape) if n == size), None)
+        fits = place is not None and tensor.shape[place] == size and size > 0
+        return _tiled(tensor, place, length // size + 1) if fits else tensor
+
+    return change
+
+
+def _lengthened(tensor: torch.Tensor, place: int, length: int) -> torch.Tensor:
+    if tensor.dim() == 0 or tensor.numel() == 0:
+        return tensor
+    return _tiled(tensor, place, length // tensor.shape[place] + 1)

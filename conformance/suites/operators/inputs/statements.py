@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import torch
@@ -144,7 +145,10 @@ def written_views(cell: Cell) -> Iterator[Call]:
 
 @check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
 def calls_again(cell: Cell) -> None:
-    """Compare a call that is made again with other data in the same memory, after another shape and a refused call."""
+    """Compare a call that is made again with other data in the same memory, after another shape and a refused call.
+
+    It is then made once more on another thread.
+    """
     sample = representative(cell.fixed)
     known = facts(cell.info.name)
     if not isinstance(sample.input, torch.Tensor) or not large.fits(sample) or known.unchecked or known.resizes:
@@ -166,10 +170,22 @@ def calls_again(cell: Cell) -> None:
         device.input.copy_(cell.on(other).input)
     except RuntimeError:
         return  # a device without this copy, of which other cases tell
-    cell.note(other)
-    found = execution.execute(cell.info.op, device)
-    n = cell.judge.length(other, due.value)
-    cell.judge.result(other, found, due.value, of_forward(cell.info, other), n)
+    threaded = other.named(form="again, on another thread")
+    n, oracle = cell.judge.length(other, due.value), of_forward(cell.info, other)
+    for form, turn in ((other, _here), (threaded, _on_a_thread)):
+        cell.note(form)
+        found = turn(lambda: execution.execute(cell.info.op, device))
+        cell.judge.result(form, found, due.value, oracle, n)
+
+
+def _here(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def _on_a_thread(work: Callable[[], Any]) -> Any:
+    """Return what some work returns on a new thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def _between(cell: Cell, sample: Call) -> Iterator[Call]:
