@@ -142,7 +142,7 @@ def _in_its_dtype(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, An
 # --- family R: arithmetic in 16 bits ----------------------------------------------------------------------------------
 
 #: Kernels that are linear in one argument, and the places of this argument and of what is added once.
-_LINEAR = {
+LINEAR = {
     "aten::sum.IntList_out": (0, None), "aten::mean.out": (0, None), "aten::nansum.out": (0, None),
     "aten::mm.out": (0, None), "aten::bmm.out": (0, None), "aten::addmm.out": (1, 3), "aten::baddbmm.out": (1, 3),
     "aten::addmv.out": (1, 3), "aten::dot": (0, None), "aten::cumsum.out": (0, None),
@@ -168,9 +168,9 @@ def _is_16_bits(call: Call, fault: Fault) -> bool:
     return str(conditions.dtype_of(call.values)) == f"torch.{fault.detail}"
 
 
-def _accumulating(fault: Fault, hit: Hits) -> Behaviour:
+def accumulating(fault: Fault, hit: Hits) -> Behaviour:
     """Return a behaviour that adds up parts of a sum, and rounds after each part."""
-    place, once = _LINEAR[fault.target]
+    place, once = LINEAR[fault.target]
 
     def behaviour(call: Call) -> Any:
         given = call.values[place]
@@ -236,7 +236,7 @@ def _named(names: tuple[str, ...], dtypes: tuple[str, ...]) -> Callable[[str, Fl
 
 
 def _linear(kernel: str, flags: Flags) -> Iterator[Target]:
-    if kernel in _LINEAR:
+    if kernel in LINEAR:
         yield from (("", dtype) for dtype in ("float16", "bfloat16"))
 
 
@@ -272,7 +272,7 @@ KINDS = [
     *(under("P", kind, conditions.ANOTHER_ARGUMENT) for kind in (_DEFAULT, _STRIDES, _OFFSET, _EXPANSION)),
     Kind("Q", "small error", _float_results, _slightly_wrong,
          lambda fault, flags: any(fault.detail.partition(" in ")[2] in seen for seen in flags.values()), _in_its_dtype),
-    Kind("R", "added up in 16 bits", _linear, _accumulating, _sums_much, _long_in_16_bits),
+    Kind("R", "added up in 16 bits", _linear, accumulating, _sums_much, _long_in_16_bits),
     Kind("R", "squared in 16 bits", _named(_SQUARES, ("float16",)), _overflowing(255.0), _has_dtype,
          _large_in_16_bits(255.0)),
     Kind("R", "exponential in 16 bits", _named(_EXPONENTIALS, ("float16",)), _overflowing(11.0), _has_dtype,

@@ -93,7 +93,7 @@ def _differs(fault: Fault, hits: Hits, work: Callable[[], Any], device: str, *, 
     if bool(error) != bool(other_error):
         return True
     # A call that gives other results on the healthy device as well shows nothing.
-    return not error and not _same(right, wrong, signs=signs) and _same(right, _outcome(work, device)[0], signs=signs)
+    return not error and not same(right, wrong, signs=signs) and same(right, _outcome(work, device)[0], signs=signs)
 
 
 def _outcome(work: Callable[[], Any], device: str) -> tuple[Any, str]:
@@ -105,7 +105,7 @@ def _outcome(work: Callable[[], Any], device: str) -> tuple[Any, str]:
         return None, type(error).__name__
 
 
-def _same(one: Any, other: Any, *, signs: bool = True) -> bool:
+def same(one: Any, other: Any, *, signs: bool = True) -> bool:
     """Return whether two results have the same values, bit for bit, and the same metadata.
 
     Without ``signs``, zeros of both signs are the same.
@@ -118,7 +118,7 @@ def _same(one: Any, other: Any, *, signs: bool = True) -> bool:
         there = one if isinstance(one, torch.Tensor) else other
         return (one is None or other is None) and not there.any().item()
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(_same(a, b, signs=signs) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(same(a, b, signs=signs) for a, b in zip(one, other, strict=True))
     return bool(one == other) or (one != one and other != other)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
 Made = TypeVar("Made")
@@ -44,7 +45,8 @@ class Family:
     """One family: which cells have it, what it makes of a cell, and how that is compared.
 
     ``once`` limits it to one dtype of each operator, ``deep`` to the deep tier, ``values`` to operators whose values
-    are compared, and ``fixed`` to cells with a sample that draws no random numbers.
+    are compared, ``fixed`` to cells with a sample that draws no random numbers, and ``checked`` to operators that check
+    their arguments: the others read beyond a tensor that does not fit.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Family:
     deep: bool
     values: bool
     fixed: bool
+    checked: bool
 
     def is_of(self, cell: Cell) -> bool:
         """Return whether a cell has this family."""
@@ -66,6 +69,7 @@ class Family:
             and (not self.deep or cell.deep)
             and (not self.values or cell.values)
             and (not self.fixed or bool(cell.fixed))
+            and not (self.checked and facts(cell.info.name).unchecked)
         )
 
     def run(self, cell: Cell) -> None:
@@ -90,12 +94,13 @@ def source(
     deep: bool = False,
     values: bool = True,
     fixed: bool = False,
+    checked: bool = False,
 ) -> Callable[[Callable[[Cell], Iterable[Made]]], Callable[[Cell], Iterable[Made]]]:
     """Register a generator of what ``compare`` takes, most often calls, as a family of inputs."""
 
     def register(make: Callable[[Cell], Iterable[Made]]) -> Callable[[Cell], Iterable[Made]]:
         name = f"{make.__module__.rpartition('.')[2]}.{make.__name__}"
-        _FAMILIES.append(Family(name, mode, make, compare, stage, dtypes, once, deep, values, fixed))
+        _FAMILIES.append(Family(name, mode, make, compare, stage, dtypes, once, deep, values, fixed, checked))
         return make
 
     return register

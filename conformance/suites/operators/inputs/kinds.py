@@ -15,6 +15,7 @@ from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
+from . import large
 from .special_values import FACTORS, is_real
 
 #: Stands in the place of a tensor; no number that the database has. Such samples count from 7000 on.
@@ -41,6 +42,17 @@ def representative(samples: Sequence[Call], *, plain: bool = False) -> Call:
         return sum(tensor.dim() for tensor in sample.tensors), -arguments if plain else arguments
 
     return max(filled, key=breadth)
+
+
+def of_other_sizes(cell: Cell) -> Call | None:
+    """Return the representative sample, if its first tensor may have other sizes and other values.
+
+    None where the operator does not check its arguments, or where memory that grows is not defined.
+    """
+    known, sample = facts(cell.info.name), representative(cell.fixed)
+    # What a resized tensor has beyond its old elements is not defined.
+    fits = not known.unchecked and not known.resizes and large.fits(sample)
+    return sample if fits and isinstance(sample.input, torch.Tensor) else None
 
 
 def unlike(

@@ -213,7 +213,13 @@ def _batched(info: Any, sample: Call, dim: int, amount: LargeWork) -> Call | Non
     return None
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a value."""
+    return tensors(leaves(value))
+
+
 def fits(sample: Call) -> bool:
+    """Return whether a sample's tensors may have other sizes: none is made on the host or changed by a function."""
     fits = not sample.on_host and sample.process in (None, with_positive_diagonal)
     return fits and all(tensor.layout is torch.strided for tensor in sample.tensors)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import torch
@@ -20,13 +19,11 @@ from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, host_call, perform
-from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
 
-from . import large
 from .families import Stage, check, source
-from .kinds import representative
+from .kinds import of_other_sizes, representative
 
 #: Numbers from 9650 on are no numbers of other samples.
 _NUMBER = 9650
@@ -145,15 +142,9 @@ def written_views(cell: Cell) -> Iterator[Call]:
 
 @check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
 def calls_again(cell: Cell) -> None:
-    """Compare a call that is made again with other data in the same memory, after another shape and a refused call.
-
-    It is then made once more on another thread.
-    """
-    sample = representative(cell.fixed)
-    known = facts(cell.info.name)
-    if not isinstance(sample.input, torch.Tensor) or not large.fits(sample) or known.unchecked or known.resizes:
-        return
-    if sample.input.numel() < 2 or 0 in sample.input.stride():
+    """Compare a call that is made again with other data in the same memory, after another shape and a refused call."""
+    sample = of_other_sizes(cell)
+    if sample is None or sample.input.numel() < 2 or 0 in sample.input.stride():
         return
     turned = sample.input.detach().flip(tuple(range(sample.input.dim())))
     other = sample.with_tensor(sample.input, turned).named(form="again, with other data")
@@ -170,22 +161,10 @@ def calls_again(cell: Cell) -> None:
         device.input.copy_(cell.on(other).input)
     except RuntimeError:
         return  # a device without this copy, of which other cases tell
-    threaded = other.named(form="again, on another thread")
-    n, oracle = cell.judge.length(other, due.value), of_forward(cell.info, other)
-    for form, turn in ((other, _here), (threaded, _on_a_thread)):
-        cell.note(form)
-        found = turn(lambda: execution.execute(cell.info.op, device))
-        cell.judge.result(form, found, due.value, oracle, n)
-
-
-def _here(work: Callable[[], Any]) -> Any:
-    return work()
-
-
-def _on_a_thread(work: Callable[[], Any]) -> Any:
-    """Return what some work returns on a new thread."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
+    cell.note(other)
+    found = execution.execute(cell.info.op, device)
+    n = cell.judge.length(other, due.value)
+    cell.judge.result(other, found, due.value, of_forward(cell.info, other), n)
 
 
 def _between(cell: Cell, sample: Call) -> Iterator[Call]:

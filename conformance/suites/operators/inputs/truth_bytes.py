@@ -18,7 +18,6 @@ from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, perform, processed
-from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge import choices
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import of_forward
@@ -89,11 +88,9 @@ def _is_same(one: Any, other: Any) -> bool:
     return one.layout is torch.strided and same_bits(plain(one), plain(other))
 
 
-@source(Mode.INFERENCE, _compare, fixed=True)
+@source(Mode.INFERENCE, _compare, fixed=True, checked=True)
 def truth_bytes(cell: Cell) -> Iterator[Pair]:
     """Yield samples with truth values in other bytes: of a bool operator, and of masks beside other dtypes."""
-    if facts(cell.info.name).unchecked:
-        return
     for sample in unlike(cell, [each for each in cell.fixed if any(map(_is_truth, each.tensors))]):
         usual = sample.with_arguments(mapped(sample.arguments, _with_some)).named(change=_NAME)
         # A mask may be on the device also where the database makes it on the host.

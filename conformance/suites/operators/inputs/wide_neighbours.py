@@ -18,7 +18,6 @@ from conformance.numerics.compare import plain
 from conformance.numerics.trees import leaves, mapped
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
-from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
 from .comparing import check_with_forms
@@ -46,10 +45,10 @@ _NEIGHBOURS = 4
 _TRIED = 7
 
 
-@source(Mode.INFERENCE, check_with_forms, dtypes=tuple(_BASES), fixed=True)
+@source(Mode.INFERENCE, check_with_forms, dtypes=tuple(_BASES), fixed=True, checked=True)
 def wide_neighbours(cell: Cell) -> Iterator[Call]:
     """Yield samples of large integers that are near to each other, for operators that compare or choose."""
-    if facts(cell.info.name).unchecked or not _compares(cell):
+    if not _compares(cell):
         return
     base = _BASES[cell.dtype]
     number = _NUMBER

@@ -14,13 +14,12 @@ import torch
 from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
-from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
 from . import large, variants
 from .arrangements import ONE_OF_TWO, one_of_two
 from .families import Stage, source
-from .kinds import representative
+from .kinds import of_other_sizes
 
 #: Numbers from 9850 on are no numbers of other samples.
 _NUMBER = 9850
@@ -36,10 +35,8 @@ def _compare(cell: Cell, sample: Call) -> None:
 @source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)
 def widths_of_one(cell: Cell) -> Iterator[Call]:
     """Yield a sample with size 1 in each dimension of its first tensor in turn, and in all but one."""
-    sample = representative(cell.fixed)
-    known = facts(cell.info.name)
-    # What a resized tensor has beyond its old elements is not defined.
-    if known.unchecked or known.resizes or not large.fits(sample) or not isinstance(sample.input, torch.Tensor):
+    sample = of_other_sizes(cell)
+    if sample is None:
         return
     number = _NUMBER
     for shrunk in _shrunk(cell, sample):
@@ -54,12 +51,17 @@ def _shrunk(cell: Cell, sample: Call) -> Iterator[Call]:
         if (found := _with_one_row(cell, sample, dim)) is not None:
             yield replace(found, source=str(dim))
     for kept in {0, dims - 1} if dims > 1 else ():
-        found = sample
-        for dim in range(dims):
-            if dim != kept and found is not None:
-                found = _with_one_row(cell, found, dim)
-        if found is not None:
+        if (found := with_all_but_one(cell, sample, kept)) is not None:
             yield replace(found, source=f"all but {kept}")
+
+
+def with_all_but_one(cell: Cell, sample: Call, kept: int) -> Call | None:
+    """Return the sample with one row along each dimension of its first tensor but one; None if the host refuses it."""
+    found: Call | None = sample
+    for dim in range(sample.input.dim()):
+        if dim != kept and found is not None:
+            found = _with_one_row(cell, found, dim)
+    return found
 
 
 def _with_one_row(cell: Cell, sample: Call, dim: int) -> Call | None:

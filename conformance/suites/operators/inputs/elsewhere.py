@@ -1,0 +1,52 @@
+"""Calls on another thread and without gradients, of inputs with gaps, and their forms in place and into an output.
+
+A device may keep its current stream, its workspace or its settings for each thread, and may take another kernel where
+no gradient is wanted. The other families call from one thread, and with gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.judge.cells import Cell
+
+from . import variants
+from .families import Stage, source
+from .kinds import unlike
+
+#: Samples of an operator, each with other kinds of arguments: they are calls of other overloads.
+_SAMPLES = 3
+
+
+def _compare(cell: Cell, sample: Call) -> None:
+    _on_a_thread(lambda: _check(cell, sample))
+
+
+def _check(cell: Cell, sample: Call) -> None:
+    variants.rearranged(cell, sample, ("non-contiguous",))
+    variants.check_forms(cell, sample)
+
+
+def _on_a_thread(work: Callable[[], None]) -> None:
+    """Do some work on a new thread without gradients, and raise its error here."""
+
+    def alone() -> None:
+        # The host's sums have one order only with one thread, and each thread has a number of its own.
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            work()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(alone).result()
+
+
+@source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)
+def elsewhere(cell: Cell) -> Iterator[Call]:
+    """Yield samples with other kinds of arguments."""
+    for sample in unlike(cell, cell.fixed, _SAMPLES):
+        yield sample.named(change="on another thread, without gradients")

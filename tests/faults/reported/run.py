@@ -1,0 +1,230 @@
+"""Plants every reported bug and looks for it: ``python -m tests.faults.reported.run [--only TEXT] [--out FILE]``.
+
+Bugs of operators act in copies of this process, those of collectives in the processes of ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+
+from tests.defects import bench
+from tests.faults import forks, liveness
+from tests.faults.overloads import kernels_of_a_device, operator_of
+from tests.faults.overriding import Call, overridden
+from tests.faults.scores import Score
+
+from . import collectives, vocabulary
+
+BUGS = Path(__file__).with_name("bugs.toml")
+MEASURED = Path(__file__).with_name("measured.json")
+#: Processor seconds for all cases of a bug, and for one.
+_SECONDS, _DEADLINE = 90.0, 40.0
+#: A report whose number is a multiple of this was kept for measuring alone.
+_HELD_OUT = 3
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One report, and the fault that it tells of."""
+
+    report: str
+    backend: str
+    what: str
+    operator: tuple[str, ...]
+    effect: str
+    cases: tuple[str, ...]
+    when: tuple[str, ...] = ()
+    call: str = ""
+
+    @property
+    def held_out(self) -> bool:
+        """Return whether no input was written after a look at this bug."""
+        return int(self.report.partition("#")[2]) % _HELD_OUT == 0
+
+    @property
+    def is_collective(self) -> bool:
+        """Return whether it is a bug of a function of ``torch.distributed``."""
+        return self.operator[0].startswith("dist.")
+
+
+@dataclass
+class Found:
+    """What came of a bug: whether its own call shows it, and the case that has found it."""
+
+    report: str
+    backend: str
+    held_out: bool
+    live: bool = False
+    by: str = ""
+    ran: int = 0
+    error: str = ""
+    what: str = field(default="", repr=False)
+
+    @property
+    def end(self) -> str:
+        """Return a word for what came of it."""
+        return "found" if self.by else "missed" if self.live else "not shown"
+
+
+def bugs() -> list[Bug]:
+    """Return all rows."""
+    rows = tomllib.loads(BUGS.read_text(encoding="utf-8"))["bug"]
+    return [_bug(row) for row in rows]
+
+
+def _bug(row: dict[str, Any]) -> Bug:
+    operator = row["operator"]
+    names = tuple(operator) if isinstance(operator, list) else (operator,)
+    given = {**row, "operator": names, "when": tuple(row.get("when", ())), "cases": tuple(row["cases"])}
+    return Bug(**given)
+
+
+def armed(bug: Bug, device: torch.device) -> AbstractContextManager[None]:
+    """Break the device inside the context, in all kernels of the bug's operators, or above autograd if it has none."""
+    known = [f"aten::{name}" for name in bug.operator]
+    names = sorted(name for name in kernels_of_a_device() if _is_of(name, known))
+    key = str(torch._C._dispatch_key_for_device(device.type))
+    if not names:
+        key = f"Autograd{key}"
+        every = torch._C._dispatch_get_all_op_names()
+        names = sorted(name for name in every if _is_of(name, known) and _has_kernel(name, key))
+    return overridden(dict.fromkeys(names, _behaviour(bug)), key)
+
+
+def _is_of(name: str, known: list[str]) -> bool:
+    return operator_of(name) in known or name.partition(".")[0] in known
+
+
+def _has_kernel(name: str, key: str) -> bool:
+    try:
+        torch.library.get_kernel(name, key)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _behaviour(bug: Bug) -> Callable[[Call], Any]:
+    def behaviour(call: Call) -> Any:
+        if not all(vocabulary.meets(word, call) for word in bug.when):
+            return call.run()
+        return vocabulary.spoiled(bug.effect, call)
+
+    return behaviour
+
+
+def _value(bug: Bug, device: torch.device) -> Any:
+    """Return what the bug's own call gives, or the name of its error."""
+    generator = torch.Generator().manual_seed(5)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device)
+
+    torch.manual_seed(3)
+    try:
+        return eval(bug.call, {"t": torch, "F": torch.nn.functional, "D": str(device), "r": numbers})
+    except Exception as error:
+        return type(error).__name__
+
+
+def judge(bug: Bug, send: forks.Send) -> None:
+    """Send whether the bug is live, and each case with its end, until one fails."""
+    place = bench.Bench()
+    healthy, again = _value(bug, place.device), _value(bug, place.device)
+    with armed(bug, place.device):
+        broken = _value(bug, place.device)
+        send(("live", not liveness.same(healthy, broken), not liveness.same(healthy, again)))
+        started = time.process_time()
+        for case in bench.select(bug.cases):
+            if bench.on_ranks(case) or time.process_time() - started > _SECONDS:
+                continue
+            send(("begin", case))
+            forks.limit(_DEADLINE)
+            red = bench.is_red(place.run(case))
+            forks.limit(0)
+            send(("end", case, red))
+            if red:
+                return
+
+
+def _found(bug: Bug, copy: forks.Copy[Bug]) -> Found:
+    found = Found(bug.report, bug.backend, bug.held_out, what=bug.what, error=copy.error[-300:])
+    begun = ""
+    for kind, *what in copy.messages:
+        if kind == "live":
+            found.live = what[0]
+        elif kind == "begin":
+            begun = what[0]
+        else:
+            begun, found.ran = "", found.ran + 1
+            found.by = what[0] if what[1] else ""
+    if begun and not copy.error:
+        found.by = begun  # the copy died in it
+    if not found.live:
+        found.by = ""
+    return found
+
+
+def judged(chosen: Sequence[Bug], jobs: int, say: Callable[[str], None] = print) -> list[Found]:
+    """Judge bugs, those of collectives in one run of ranks."""
+    results = []
+    for copy in forks.run([bug for bug in chosen if not bug.is_collective], judge, jobs):
+        results.append(_found(copy.task, copy))
+        say(f"{results[-1].end:9} {copy.task.report:40} {results[-1].by} {results[-1].error.splitlines()[-1:] or ''}")
+    of_ranks = [bug for bug in chosen if bug.is_collective]
+    for bug, (live, by, ran) in zip(of_ranks, collectives.judged(of_ranks), strict=True):
+        results.append(Found(bug.report, bug.backend, bug.held_out, live, by if live else "", ran, what=bug.what))
+        say(f"{results[-1].end:9} {bug.report:40} {results[-1].by}")
+    order = {bug.report: number for number, bug in enumerate(chosen)}
+    return sorted(results, key=lambda found: order[found.report])
+
+
+def score(results: Sequence[Found]) -> Score:
+    """Return the share of live bugs that a case has found."""
+    live = [found for found in results if found.live]
+    return Score(sum(bool(found.by) for found in live), len(live))
+
+
+def summary(results: Sequence[Found]) -> str:
+    """Return the scores by backend, and of the bugs that were held out."""
+    groups = [("all", list(results)), ("held out", [found for found in results if found.held_out])]
+    groups += [(name, [found for found in results if found.backend == name]) for name in _backends(results)]
+    rows = [(name, len(mine), sum(found.live for found in mine), str(score(mine))) for name, mine in groups]
+    return tabulate(rows, ("bugs of", "reports", "live", "found"), tablefmt="github")
+
+
+def _backends(results: Sequence[Found]) -> list[str]:
+    return sorted({found.backend for found in results})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what came of each bug and the scores; write them as data with ``--out``."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.reported.run", description=__doc__)
+    parser.add_argument("--only", default="", help="reports whose name contains this text")
+    parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
+    parser.add_argument("--out", type=Path, help="file for the results as JSON")
+    options = parser.parse_args(arguments)
+    bench.loaded("sim")
+    forks.prepare()
+    chosen = [bug for bug in bugs() if options.only in bug.report]
+    results = judged(chosen, options.jobs, lambda text: print(text, flush=True))
+    print(summary(results))
+    if options.out:
+        rows = [{**asdict(found), "end": found.end} for found in results]
+        options.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,447 @@
+"""The words of a reported bug: conditions on a call, and effects, which are data in ``bugs.toml``.
+
+Both name an argument of the operator's schema and a word for it: ``weight strided``, ``input longer 65535 0``. The
+argument ``written`` is what a call writes, ``dtype`` the dtype of a call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.coverage.databases import tensors_of
+from tests.faults import conditioned
+from tests.faults.conditions import dtype_of
+from tests.faults.fault import Fault, Hits
+from tests.faults.outputs import other_values, outputs_of, rewrite
+from tests.faults.overriding import Call
+from tests.faults.values import over_tensors
+
+Tensors = list[torch.Tensor]
+Test = Callable[[Tensors, list[str]], bool]
+
+
+def _any(test: Callable[[torch.Tensor], bool]) -> Test:
+    return lambda tensors, words: any(map(test, tensors))
+
+
+def _longer(tensors: Tensors, words: list[str]) -> bool:
+    most, dim = int(words[0]), int(words[1])
+    return any(-t.dim() <= dim < t.dim() and t.shape[dim] > most for t in tensors)
+
+
+def _size(tensors: Tensors, words: list[str]) -> bool:
+    least, most, dim = map(int, words)
+    return any(-t.dim() <= dim < t.dim() and least <= t.shape[dim] <= most for t in tensors)
+
+
+def _has(tensors: Tensors, words: list[str]) -> bool:
+    if words == ["empty"]:
+        return any(not t.numel() for t in tensors)
+    number = float(words[0])
+    if number != number:
+        return any(bool(t.isnan().any()) for t in tensors if t.is_floating_point())
+    return any(bool((t == number).any()) for t in tensors if t.is_floating_point())
+
+
+def _odd_bytes(tensor: torch.Tensor) -> bool:
+    return tensor.dtype is torch.bool and bool((tensor.contiguous().view(torch.uint8) > 1).any())
+
+
+def _is_near(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and bool(((tensor < 0) & (tensor > -4e-6)).any())
+
+
+#: Conditions on the tensors of an argument.
+TESTS: dict[str, Test] = {
+    "strided": _any(lambda t: t.numel() > 1 and not t.is_contiguous()),
+    "offset": _any(lambda t: t.storage_offset() > 0),
+    "expanded": _any(lambda t: t.numel() > 1 and 0 in t.stride()),
+    "0-dim": _any(lambda t: t.dim() == 0),
+    "channels_last": _any(
+        lambda t: t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
+    ),
+    "one channel last": _any(lambda t: t.dim() == 4 and t.shape[1] == 1 and t.stride(1) == 1 and t.stride(3) == 1
+                             and t.shape[2] * t.shape[3] > 1 and t.stride(0) != 1),
+    "rank": lambda tensors, words: any(t.dim() == int(words[0]) for t in tensors),
+    "dtype": lambda tensors, words: any(str(t.dtype) == f"torch.{words[0]}" for t in tensors),
+    "integer": _any(lambda t: t.dtype in (torch.int32, torch.int64)),
+    "longer": _longer,
+    "size": _size,
+    "numel": lambda tensors, words: any(
+        t.numel() == int(words[1]) if words[0] == "is" else t.numel() > int(words[0]) for t in tensors
+    ),
+    "has": _has,
+    "above": lambda tensors, words: any(bool((t.abs() > float(words[0])).any()) for t in tensors),
+    "odd bytes": _any(_odd_bytes),
+    "near edge": _any(_is_near),
+    "infinite": _any(lambda t: t.is_floating_point() and bool(t.isinf().any())),
+}  # fmt: skip
+
+
+def meets(word: str, call: Call) -> bool:
+    """Return whether a call meets a condition."""
+    whole = {
+        "no gradients": lambda: not torch.is_grad_enabled(),
+        "16 bits": lambda: dtype_of(call.values) in (torch.float16, torch.bfloat16),
+        "mixed dtypes": lambda: len({t.dtype for t in tensors_of(call.values)}) > 1,
+        "written strided": lambda: TESTS["strided"](list(tensors_of(_written(call))), []),
+    }
+    if word in whole:
+        return whole[word]()
+    name, _, rest = word.partition(" ")
+    if name == "dtype":
+        return str(dtype_of(call.values)) == f"torch.{rest}"
+    if (place := place_of(call, name)) is None:
+        return False
+    return _meets_of(call, place, rest)
+
+
+def _meets_of(call: Call, place: int, rest: str) -> bool:
+    value = call.values[place]
+    tensors = list(tensors_of(value))
+    if rest.startswith("on ") and rest != "on another device":
+        return any((t.device.type == "cpu") is (rest == "on host") for t in tensors)
+    if rest == "on another device":
+        return any(t.device != first.device for first in tensors_of(call.values[:1]) for t in tensors)
+    if rest == "set":
+        argument = call.arguments[place]
+        return value is not None and (bool(tensors) or value != argument.default_value)
+    if match := re.fullmatch(r"is (True|False)", rest):
+        return value is (match[1] == "True")
+    if rest == "starts with False":
+        return not value[0]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _meets_number(value, rest)
+    for name in sorted(TESTS, key=len, reverse=True):
+        if rest == name or rest.startswith(f"{name} "):
+            return TESTS[name](tensors, rest.removeprefix(name).split())
+    raise ValueError(f"no condition is called {rest}")
+
+
+def _meets_number(value: float, rest: str) -> bool:
+    if rest == "infinite":
+        return value in (float("inf"), -float("inf"))
+    if rest.startswith("above "):
+        return value > float(rest.split()[1])
+    return rest == "0-dim"  # a number in the place of a tensor
+
+
+def place_of(call: Call, name: str) -> int | None:
+    """Return the place of an argument by name; other overloads and kernels have other arguments."""
+    return next((at for at, argument in enumerate(call.arguments) if argument.name == name), None)
+
+
+def _written(call: Call) -> list[Any]:
+    return [
+        value for argument, value in zip(call.arguments, call.values, strict=True)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]  # fmt: skip
+
+
+# --- effects on arguments ---------------------------------------------------------------------------------------------
+
+
+def _dense(t: torch.Tensor) -> torch.Tensor:
+    """Return what is read of dense memory; of less memory than that, its start repeated."""
+    memory = t.as_strided((_memory(t),), (1,), t.storage_offset())
+    return memory.repeat(-(-t.numel() // len(memory)))[: t.numel()].view(t.shape) if t.numel() else t
+
+
+def _memory(t: torch.Tensor) -> int:
+    return t.untyped_storage().nbytes() // t.element_size() - t.storage_offset()
+
+
+def _once(t: torch.Tensor) -> torch.Tensor:
+    copy = t.clone(memory_format=torch.contiguous_format)
+    copy.view(-1)[1:] = 0
+    return copy
+
+
+def _low_bit(t: torch.Tensor) -> torch.Tensor:
+    return (t.contiguous().view(torch.uint8) & 1).view(torch.bool) if t.dtype is torch.bool else t
+
+
+def _flat(t: torch.Tensor) -> torch.Tensor:
+    return t.reshape(-1).clone()
+
+
+#: Effects on the tensors of an argument: what the kernel reads in their place.
+READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dense": _dense,
+    "base": lambda t: t.as_strided(t.shape, t.stride(), 0),
+    "once": _once,
+    "zero": torch.zeros_like,
+    "ones": torch.ones_like,
+    "first": lambda t: t[:1].expand(t.shape).clone(),
+    "low bit": _low_bit,
+    "through float32": lambda t: t.to(torch.float32).to(t.dtype),
+    "without nan": lambda t: torch.where(t.isnan(), torch.full_like(t, -float("inf")), t),
+    "rolled": lambda t: t.roll(1, -1) if t.dtype is torch.bool else t,
+    "onto edge": lambda t: torch.where((t < 0) & (t > -4e-6), torch.zeros_like(t), t),
+}
+
+
+def _read(call: Call, place: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    values = list(call.values)
+    values[place] = over_tensors(values[place], change)
+    return call.run(values)
+
+
+# --- effects on results -----------------------------------------------------------------------------------------------
+
+
+def _result(call: Call, edit: Callable[[torch.Tensor], torch.Tensor | None], place: int = 0) -> Any:
+    """Edit a result in place, or return another one if ``edit`` returns it."""
+    with torch.no_grad():
+        result = call.run()
+        written = outputs_of(call, result)
+        if place >= len(written):
+            return result
+        other = edit(written[place].detach())
+    if other is None:
+        return result
+    if isinstance(result, (tuple, list)):
+        return type(result)(other if at == place else each for at, each in enumerate(result))
+    if result is None or written[place] is not result:
+        written[place].resize_(other.shape).copy_(other)
+        return result
+    return other
+
+
+def _values(values: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], None]:
+    def edit(t: torch.Tensor) -> None:
+        t.copy_(values(t))
+
+    return edit
+
+
+def _beyond(values: Callable[[torch.Tensor], torch.Tensor], length: int, dim: int) -> Callable[[torch.Tensor], None]:
+    def edit(t: torch.Tensor) -> None:
+        if -t.dim() <= dim < t.dim() and t.shape[dim] > length:
+            part = t.narrow(dim, length, t.shape[dim] - length)
+            part.copy_(values(part))
+
+    return edit
+
+
+def _at(values: Callable[[torch.Tensor], torch.Tensor], place: int) -> Callable[[torch.Tensor], None]:
+    return lambda t: rewrite(t, lambda flat: flat[place : place + 1].copy_(values(flat[place : place + 1])) and None)
+
+
+def _first_as_last(t: torch.Tensor) -> None:
+    t[0] = t[-1]
+
+
+def _nan(t: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(t, float("nan"))
+
+
+#: Values in the place of a result's own.
+VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "zero": torch.zeros_like,
+    "other": other_values,
+    "nan": _nan,
+    "scaled": lambda t: t * 1.5,
+    "turned": lambda t: t.flip(-1),
+    "rounded": torch.round,
+    "through int8": lambda t: t.to(torch.int8).to(t.dtype),
+    "smallest": lambda t: torch.full_like(t, torch.iinfo(t.dtype).min),
+}
+
+
+def result_of(call: Call, place: int, rest: str) -> Any:
+    """Make a call, and spoil one of its results."""
+    if rest in VALUES:
+        return _result(call, _values(VALUES[rest]), place)
+    if match := re.fullmatch(r"(\w+) beyond (\d+) (-?\d+)", rest):
+        return _result(call, _beyond(VALUES[match[1]], int(match[2]), int(match[3])), place)
+    if match := re.fullmatch(r"(\w+) at (\d+)", rest):
+        return _result(call, _at(VALUES[match[1]], int(match[2])), place)
+    if match := re.fullmatch(r"(nan|inf) where (\w+) (is|above) (\S+)", rest):
+        given = call.values[place_of(call, match[2]) or 0]
+        limit = float(match[4])
+        where = given == limit if match[3] == "is" else given.abs() > limit
+        number = float(match[1])
+        return _result(
+            call, lambda t: t.masked_fill_(where, number) and None if t.shape == where.shape else None, place
+        )
+    return _result(call, lambda t: _form(t, call, rest), place)
+
+
+def _form(t: torch.Tensor, call: Call, rest: str) -> torch.Tensor | None:
+    """Return a result of another form."""
+    if rest == "first as last":
+        return _first_as_last(t)
+    if rest == "flat":
+        return t.reshape(-1).clone()
+    if rest == "half":
+        return t[: len(t) // 2].clone()
+    given = call.values[place_of(call, rest.split()[-1]) or 0]
+    if rest.startswith("like "):  # as if nothing was computed
+        return t.copy_(given) and None if t.shape == given.shape else torch.zeros_like(given)
+    if rest == "first of self":
+        return t.copy_(call.values[0].reshape(-1)[0].expand(t.shape)) and None
+    if rest == "one":
+        return t.fill_(1) and None
+    raise ValueError(f"no effect is called result {rest}")
+
+
+# --- effects on what is written, and others ---------------------------------------------------------------------------
+
+
+def _written_at(call: Call, *, dense: bool) -> Any:
+    """Write the right values to dense memory, or to the same places from the start of memory."""
+    target = next(iter(tensors_of(_written(call))))
+    before = target.clone()
+    result = call.run()
+    values = target.clone(memory_format=torch.contiguous_format)
+    target.copy_(before)
+    if dense:
+        count = min(target.numel(), _memory(target))
+        target.as_strided((count,), (1,), target.storage_offset()).copy_(values.view(-1)[:count])
+    else:
+        target.as_strided(target.shape, target.stride(), 0).copy_(values)
+    return result
+
+
+def _written_beyond(call: Call) -> Any:
+    result, target = call.run(), call.values[0]
+    if _memory(target) > target.numel():
+        target.as_strided((1,), (1,), target.storage_offset() + target.numel()).copy_(target.reshape(-1)[-1:])
+    return result
+
+
+def _raw_copy(call: Call) -> Any:
+    source, target = call.values[0], call.values[1]
+    if source.stride() != target.stride() or source.dtype != target.dtype:
+        return call.run()
+    count = min(source.numel(), _memory(source), _memory(target))
+    moved = source.as_strided((count,), (1,), source.storage_offset()).clone()
+    return call.run([moved, target.as_strided((count,), (1,), target.storage_offset()), *call.values[2:]])
+
+
+def _swallowed(call: Call) -> Any:
+    try:
+        return call.run()
+    except Exception:
+        given = list(tensors_of(_written(call))) or [next(iter(tensors_of(call.values)))]
+        return given[0] if len(call.schema.returns) == 1 else tuple(given * 2)[: len(call.schema.returns)]
+
+
+def _behind_empty(call: Call) -> Any:
+    tensors = call.values[0]
+    kept = [(after, after.clone()) for before, after in itertools.pairwise(tensors) if not before.numel()]
+    result = call.run()
+    for tensor, old in kept:
+        tensor.copy_(old)
+    return result
+
+
+def _by_reciprocal(call: Call) -> Any:
+    left, right = call.values[:2]
+    if not isinstance(right, torch.Tensor):
+        return call.run()
+    made = (left.float() * (1 / right.float()) * (1 + 1e-7)).floor()
+    return _result(call, lambda t: t.copy_(made.to(t.dtype)) and None if t.shape == made.shape else None)
+
+
+def _added_up(call: Call) -> Any:
+    known = Fault("R", "added up in 16 bits", call.name, "", str(dtype_of(call.values)).removeprefix("torch."))
+    return conditioned.accumulating(known, Hits())(call) if call.name in conditioned.LINEAR else call.run()
+
+
+def _causal_by_four(call: Call) -> Any:
+    values = list(call.values)
+    query, key = values[0], values[1]
+    rows = torch.arange(query.shape[-2], device=query.device).view(-1, 1) // 4 * 4 + 3
+    seen = torch.arange(key.shape[-2], device=query.device) <= rows
+    values[place_of(call, "attn_mask") or 3], values[place_of(call, "is_causal") or 5] = seen, False
+    return call.run(values)
+
+
+_FIRST: dict[Any, torch.Tensor] = {}
+_PRIVATE = torch.Generator().manual_seed(99)
+
+
+def _first_draws(call: Call) -> Any:
+    def edit(t: torch.Tensor) -> None:
+        t.copy_(_FIRST.setdefault((tuple(t.shape), t.dtype), t.clone()))
+
+    return _result(call, edit)
+
+
+def _unseeded(call: Call) -> Any:
+    def edit(t: torch.Tensor) -> None:
+        t.copy_(torch.empty(t.shape, dtype=t.dtype).normal_(generator=_PRIVATE))
+
+    return _result(call, edit)
+
+
+def _half_sorted(call: Call) -> Any:
+    return _result(call, lambda t: t[: len(t) // 2].copy_(t[: len(t) // 2].sort()[0]) and None)
+
+
+def _nothing_written(call: Call) -> Any:
+    return call.values[1]
+
+
+def _shape_changed(call: Call, place: int) -> Any:
+    result, given = call.run(), call.values[place]
+    given.resize_(given.numel())
+    return result
+
+
+#: Effects of their own.
+OTHERS: dict[str, Callable[[Call], Any]] = {
+    "written dense": lambda call: _written_at(call, dense=True),
+    "written at base": lambda call: _written_at(call, dense=False),
+    "written beyond": _written_beyond,
+    "raw copy": _raw_copy,
+    "nothing written": _nothing_written,
+    "refusal swallowed": _swallowed,
+    "behind empty unchanged": _behind_empty,
+    "by reciprocal": _by_reciprocal,
+    "added up in 16 bits": _added_up,
+    "causal by four": _causal_by_four,
+    "draws of the first call": _first_draws,
+    "draws without the seed": _unseeded,
+    "first half sorted": _half_sorted,
+}
+
+
+def _gradient(call: Call, name: str, values: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Make a call with another name for an input, whose gradient is spoiled."""
+    place = place_of(call, name) or 0
+    if not call.values[place].requires_grad:
+        return call.run()
+    known = call.values[place].view_as(call.values[place])
+    known.register_hook(values)
+    return call.run([*call.values[:place], known, *call.values[place + 1 :]])
+
+
+def spoiled(effect: str, call: Call) -> Any:
+    """Make a call with an effect."""
+    if effect in OTHERS:
+        return OTHERS[effect](call)
+    if match := re.fullmatch(r"gradient of (\w+) (\w+)", effect):
+        return _gradient(call, match[1], VALUES[match[2]])
+    name, _, rest = effect.partition(" ")
+    if name == "result" or re.fullmatch(r"r\d", name):
+        return result_of(call, 0 if name == "result" else int(name[1]), rest)
+    if (place := place_of(call, name)) is None:
+        return call.run()
+    if rest == "flat":
+        return _shape_changed(call, place)
+    if rest in ("none", "0"):
+        other = None if rest == "none" else 0.0
+        is_tensor = isinstance(call.values[place], torch.Tensor) and other is not None
+        return call.run([*call.values[:place], torch.zeros_like(call.values[place]) if is_tensor else other,
+                         *call.values[place + 1 :]])  # fmt: skip
+    if isinstance(call.values[place], (int, float)):
+        return call.run()
+    return _read(call, place, READS[rest])
