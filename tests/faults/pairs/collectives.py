@@ -184,13 +184,18 @@ def install() -> None:
 
 
 def _around(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    from tests.faults.reported import collectives as reported  # imports this module
+
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         fault = Armed.fault
-        if fault is None or fault.target != name or not meets(fault, call := bound(name, original, args, kwargs)):
+        if fault is None or fault.target != name:
+            return original(*args, **kwargs)
+        is_met, make = (reported.meets, reported.spoiled) if fault.place == "reported" else (meets, spoiled)
+        if not is_met(fault, call := bound(name, original, args, kwargs)):
             return original(*args, **kwargs)
         Armed.hit(Armed.case)
-        return spoiled(fault, original, call)
+        return make(fault, original, call)
 
     function.conformance_faults = True  # type: ignore[attr-defined]
     return function

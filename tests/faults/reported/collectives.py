@@ -1,14 +1,174 @@
-"""Reported bugs of collectives: they act around ``torch.distributed`` in the processes of ranks."""
+"""Reported bugs of collectives: they act around ``torch.distributed`` in the processes of ranks.
+
+Each of the cases of a bug has it while it runs. Some runs of pytest judge all bugs.
+"""
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from conformance.plan.selection import matches
+from tests.acceptance.running import run as run_pytest
+from tests.defects import bench
+from tests.faults.fault import Fault
+from tests.faults.pairs import collectives as generated
+from tests.faults.pairs import runs
 
 if TYPE_CHECKING:
     from .run import Bug
 
+#: Runs of pytest; in each, a bug has one case that no other bug has.
+_ROUNDS = 6
+#: Separates the conditions of a bug in a fault's detail.
+_AND = " and "
+
+
+def fault_of(bug: Bug) -> Fault:
+    """Return a bug as a fault of family K, which the processes of ranks arm by case."""
+    return Fault("K", bug.effect, bug.operator[0].removeprefix("dist."), "reported", _AND.join(bug.when))
+
 
 def judged(bugs: Sequence[Bug]) -> list[tuple[bool, str, int]]:
-    """Return for each bug whether it is live, the case that has found it, and how many cases ran."""
-    return [(False, "", 0) for _ in bugs]
+    """Return for each bug whether a case has met its condition, the case that has found it, and how many cases ran."""
+    waiting = {bug: _cases(bug) for bug in bugs}
+    ends: dict[Bug, list[Any]] = {bug: [False, "", 0] for bug in bugs}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "tests").symlink_to(runs.ROOT / "tests")
+        for number in range(_ROUNDS):
+            taken: dict[str, Bug] = {}
+            for bug in bugs:
+                case = next((case for case in waiting[bug] if case not in taken), None)
+                if case is not None and not ends[bug][1]:
+                    taken[case] = bug
+                    waiting[bug].remove(case)
+            if taken:
+                _run(number, taken, ends, folder)
+    return [(live, by, ran) for live, by, ran in ends.values()]
+
+
+def _cases(bug: Bug) -> list[str]:
+    every = [case for case, entry in bench.plan("comm").items() if entry.case.world_size]
+    return list(dict.fromkeys(case for pattern in bug.cases for case in every if matches(pattern, case)))
+
+
+def _run(number: int, taken: dict[str, Bug], ends: dict[Bug, list[Any]], folder: Path) -> None:
+    plan, chosen = folder / f"round{number}.json", folder / f"round{number}.txt"
+    plan.write_text(json.dumps({case: asdict(fault_of(bug)) for case, bug in taken.items()}), encoding="utf-8")
+    chosen.write_text("\n".join(taken), encoding="utf-8")
+    options = (f"--accelerator={runs.SPEC}", f"--case-file={chosen}", "-n0", "-q", "--tb=no")
+    variables = {"PYTHONPATH": str(folder), generated.VARIABLE: str(plan)}
+    finished = run_pytest(*options, cwd=folder, name="sim", timeout=600, **variables)
+    hits = plan.with_suffix(".hits")
+    hit = set(hits.read_text(encoding="utf-8").splitlines()) if hits.exists() else set()
+    for case, (outcome, _) in finished.verdicts.items():
+        end = ends[taken[case]]
+        end[2] += 1
+        end[0] = end[0] or case in hit
+        if case in hit and outcome == "fail":
+            end[1] = end[1] or case
+
+
+# --- in the processes of ranks ----------------------------------------------------------------------------------------
+
+
+def meets(fault: Fault, call: Any) -> bool:
+    """Return whether a call is one that a reported bug breaks."""
+    tensors = _given(fault, call)
+    return all(_meets(word, tensors, call) for word in filter(None, fault.detail.split(_AND)))
+
+
+def _given(fault: Fault, call: Any) -> list[torch.Tensor]:
+    written, read, _ = generated.FUNCTIONS[fault.target]
+    found = [call.arguments[name] for name in dict.fromkeys((written, read))]
+    return [tensor for value in found for tensor in ([value] if isinstance(value, torch.Tensor) else value or [])]
+
+
+def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
+    operation, group = call.arguments.get("op"), call.arguments.get("group")
+    bitwise = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
+    if word == "gaps":
+        return any(_has_gaps(tensor) for tensor in tensors)
+    if word == "permuted":
+        return any(not tensor.is_contiguous() and not _has_gaps(tensor) for tensor in tensors)
+    return {
+        "bitwise": lambda: any(operation == each for each in bitwise),
+        "maximum": lambda: operation == dist.ReduceOp.MAX,
+        "average": lambda: operation == dist.ReduceOp.AVG,
+        "negative": lambda: any(bool((tensor < 0).any()) for tensor in tensors if not tensor.is_complex()),
+        "not the root": lambda: dist.get_rank() != call.arguments.get("src"),
+        "one rank": lambda: dist.get_world_size(group) == 1,
+    }[word]()
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.numel() > 0 and span > tensor.numel()
+
+
+def spoiled(fault: Fault, original: Any, call: Any) -> Any:
+    """Make the broken call."""
+    written, read, _ = generated.FUNCTIONS[fault.target]
+    given = call.arguments
+    if fault.kind == "dense":
+        return _as_dense(original, call, (written, read))
+    if fault.kind == "sum":
+        given["op"] = dist.ReduceOp.SUM
+        return original(*call.args, **call.kwargs)
+    before = given[written].clone()
+    if fault.kind == "unsigned":
+        return _as_unsigned(original, call, written)
+    work = original(*call.args, **call.kwargs)
+    if work is not None:
+        work.wait()
+    target = given[written]
+    if fault.kind == "nothing":
+        target.copy_(before)
+    elif fault.kind == "parts rolled":
+        parts = dist.get_world_size(given.get("group"))
+        flat = target.flatten()
+        target.copy_(flat.roll(flat.numel() // parts).view(target.shape))
+    elif fault.kind == "last eight zero":
+        target.copy_(torch.cat([target.flatten()[:-8], torch.zeros_like(target.flatten()[-8:])]).view(target.shape))
+    return work
+
+
+def _as_dense(original: Any, call: Any, names: tuple[str, str]) -> Any:
+    """Give the function the first elements of each tensor's memory, from its own first one."""
+
+    def dense(tensor: torch.Tensor) -> torch.Tensor:
+        memory = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+        if tensor.is_contiguous() or memory < tensor.numel():
+            return tensor
+        return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+
+    for name in names:
+        value = call.arguments[name]
+        if isinstance(value, torch.Tensor):
+            call.arguments[name] = dense(value)
+        elif value:
+            call.arguments[name] = [dense(tensor) for tensor in value]
+    return original(*call.args, **call.kwargs)
+
+
+def _as_unsigned(original: Any, call: Any, written: str) -> Any:
+    """Take negative numbers for the largest ones of a maximum."""
+    target, group = call.arguments[written], call.arguments.get("group")
+    negative = (target < 0).any().to(torch.float32).view(1)
+    original(negative, op=dist.ReduceOp.MAX, group=group)
+    lowest = target.clone()
+    work = original(*call.args, **call.kwargs)
+    if work is not None:
+        work.wait()
+    if bool(negative):
+        original(lowest, op=dist.ReduceOp.MIN, group=group)
+        target.copy_(torch.where(lowest < 0, lowest, target))
+    return work

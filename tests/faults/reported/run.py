@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,11 @@ from tests.faults.overriding import Call, overridden
 from tests.faults.scores import Score
 
 from . import collectives, vocabulary
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 BUGS = Path(__file__).with_name("bugs.toml")
 MEASURED = Path(__file__).with_name("measured.json")
