@@ -103,8 +103,13 @@ def test_large_integers(device, dtype, check):
 
 @case("accelerator.laws.host_scalars", requires=_computes("add", "mul", "where", "pow"))
 def test_host_scalars(device, check):
-    """A tensor without dimensions on the host joins tensors of the device, and the result is on the device."""
-    host, two = torch.arange(1.0, 66.0), torch.tensor(2.0)
+    """A tensor without dimensions on the host joins tensors of the device, also as one element of a table there."""
+    for name, two in (("a number", torch.tensor(2.0)), ("an element", torch.tensor([5.0, 2.0, 7.0])[1])):
+        _check_scalar(device, check, name, two)
+
+
+def _check_scalar(device, check, kind, two):
+    host = torch.arange(1.0, 66.0)
     values = host.to(device)
 
     found = {
@@ -127,9 +132,9 @@ def test_host_scalars(device, check):
         "in place": host - 2,
     }
     for name, right in expected.items():
-        check.equal(found[name].device.type, device.type, f"{name}: the device")
+        check.equal(found[name].device.type, device.type, f"{name} with {kind}: the device")
         error = float(((found[name].cpu() - right) / right.abs().clamp(min=1)).abs().max())
-        check.that(error <= 2.0**-22, f"{name} with a scalar on the host is off by {error:.3g}")
+        check.that(error <= 2.0**-22, f"{name} with {kind} on the host is off by {error:.3g}")
 
 
 @case("accelerator.laws.accumulated_gradients", requires=_computes("mul", "sum", mode=Mode.TRAINING))

@@ -148,7 +148,8 @@ def judge(bug: Bug, send: forks.Send) -> None:
     healthy, again = _value(bug, place.device), _value(bug, place.device)
     with armed(bug, place.device):
         broken = _value(bug, place.device)
-        send(("live", not liveness.same(healthy, broken), not liveness.same(healthy, again)))
+    send(("live", liveness.same(healthy, again) and not liveness.same(healthy, broken)))
+    with armed(bug, place.device):
         started = time.process_time()
         for case in bench.select(bug.cases):
             if bench.on_ranks(case) or time.process_time() - started > _SECONDS:
@@ -187,8 +188,8 @@ def judged(chosen: Sequence[Bug], jobs: int, say: Callable[[str], None] = print)
         results.append(_found(copy.task, copy))
         say(f"{results[-1].end:9} {copy.task.report:40} {results[-1].by} {results[-1].error.splitlines()[-1:] or ''}")
     of_ranks = [bug for bug in chosen if bug.is_collective]
-    for bug, (live, by, ran) in zip(of_ranks, collectives.judged(of_ranks), strict=True):
-        results.append(Found(bug.report, bug.backend, bug.held_out, live, by if live else "", ran, what=bug.what))
+    for bug, (met, by, ran) in zip(of_ranks, collectives.judged(of_ranks), strict=True):
+        results.append(Found(bug.report, bug.backend, bug.held_out, True, by if met else "", ran, what=bug.what))
         say(f"{results[-1].end:9} {bug.report:40} {results[-1].by}")
     order = {bug.report: number for number, bug in enumerate(chosen)}
     return sorted(results, key=lambda found: order[found.report])

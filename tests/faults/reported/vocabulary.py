@@ -107,7 +107,8 @@ def _meets_of(call: Call, place: int, rest: str) -> bool:
     if rest.startswith("on ") and rest != "on another device":
         return any((t.device.type == "cpu") is (rest == "on host") for t in tensors)
     if rest == "on another device":
-        return any(t.device != first.device for first in tensors_of(call.values[:1]) for t in tensors)
+        first = next(iter(tensors_of(call.values)))
+        return any(t.device != first.device and t.device.type == first.device.type for t in tensors)
     if rest == "set":
         argument = call.arguments[place]
         return value is not None and (bool(tensors) or value != argument.default_value)
@@ -199,17 +200,18 @@ def _result(call: Call, edit: Callable[[torch.Tensor], torch.Tensor | None], pla
     """Edit a result in place, or return another one if ``edit`` returns it."""
     with torch.no_grad():
         result = call.run()
-        written = outputs_of(call, result)
-        if place >= len(written):
+        # A result that was not asked for is None, and keeps its place.
+        written = list(result) if isinstance(result, (tuple, list)) else outputs_of(call, result)
+        if place >= len(written) or written[place] is None:
             return result
         other = edit(written[place].detach())
     if other is None:
         return result
-    if isinstance(result, (tuple, list)):
-        return type(result)(other if at == place else each for at, each in enumerate(result))
-    if result is None or written[place] is not result:
+    if _written(call):
         written[place].resize_(other.shape).copy_(other)
         return result
+    if isinstance(result, (tuple, list)):
+        return type(result)(other if at == place else each for at, each in enumerate(result))
     return other
 
 
@@ -387,7 +389,7 @@ def _half_sorted(call: Call) -> Any:
 
 
 def _nothing_written(call: Call) -> Any:
-    return call.values[1]
+    return call.values[1 if call.name == "aten::_copy_from" else 0]
 
 
 def _shape_changed(call: Call, place: int) -> Any:

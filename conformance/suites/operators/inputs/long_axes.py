@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.suites.operators.calls.calls import Call

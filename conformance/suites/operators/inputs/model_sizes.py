@@ -33,9 +33,14 @@ _WORDS, _CHANNELS = 32003, 80
 _HEADS = (64, 80, 96, 128, 160, 256)
 #: Equal indices.
 _EQUAL = 5003
+#: Widths of rows between two powers of two, where kernels change their tile.
+_BETWEEN: Final = (41, 81, 161, 321, 641, 1281)
 #: Dtypes that have one kernel each.
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _DTYPES = (*_FLOATS, torch.int64, torch.int32)
+#: Dtypes whose sums and counts have another dtype: one that counts in the same bits passes its end.
+_NARROW = (torch.bool, torch.uint8, torch.int8, torch.int16)
+_COUNTING = ("sum", "nansum", "count_nonzero", "cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin")
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def sizes_of(*operators: str) -> Callable[[Make], Make]:
     return register
 
 
-@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=_DTYPES)
+@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=(*_DTYPES, *_NARROW))
 def model_sizes(cell: Cell) -> Iterator[Call]:
     """Yield calls of such sizes."""
     yield from calls(cell, trained=False)
@@ -74,6 +79,8 @@ def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
     """Yield the calls of an operator in the dtype of a cell, with gradients or without."""
     make = _MAKERS.get(cell.info.full_name)
     if make is None or (trained and cell.dtype not in _FLOATS):
+        return
+    if cell.dtype in _NARROW and cell.info.full_name not in _COUNTING:
         return
     for order, size in enumerate(make(cell.dtype)):
         if trained and not size.trained:
@@ -198,8 +205,22 @@ def _convolution(dims: int) -> Make:
     return make
 
 
+def _transposed(dims: int) -> Make:
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        if not dtype.is_floating_point:
+            return
+        for image, weight, groups in _convolutions(dims):
+            # Their weights have the channels of the input first.
+            turned = (weight[1] * groups, weight[0] // groups, *weight[2:])
+            bias = whole(weight[0], dtype=dtype)
+            yield Size(_values(image, dtype), (_values(turned, dtype), bias), _named(groups=groups))
+
+    return make
+
+
 for _dims in (1, 2, 3):
     sizes_of(f"nn.functional.conv{_dims}d")(_convolution(_dims))
+    sizes_of(f"nn.functional.conv_transpose{_dims}d")(_transposed(_dims))
 
 
 # --- rows: norms, softmax, losses -------------------------------------------------------------------------------------
@@ -209,6 +230,8 @@ def _rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
     yield whole(_ROWS, 3, dtype=dtype)
     yield whole(2, _WORDS, dtype=dtype)
     yield whole(129, _CHANNELS, dtype=dtype)
+    for width in _BETWEEN:
+        yield whole(3, width, dtype=dtype)
 
 
 @sizes_of("softmax", "log_softmax", "logsumexp")
@@ -257,6 +280,10 @@ def _attention(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(query, (key, value), _named(is_causal=True))
     yield Size(given(1, 1, 5, 64), (given(1, 1, 1025, 64), given(1, 1, 1025, 64)))
     yield Size(given(_ROWS, 1, 1, 8), (given(_ROWS, 1, 2, 8), given(_ROWS, 1, 2, 8)), trained=False)
+    for batches, heads, rows in ((2, 1, 7), (1, 3, 7), (2, 1, 1), (2, 3, 1)):
+        # A mask that repeats along an axis is another one along the others.
+        bias = whole(batches, heads, rows, 9, dtype=dtype)
+        yield Size(given(2, 3, 7, 8), (given(2, 3, 9, 8), given(2, 3, 9, 8)), _named(attn_mask=bias))
     seen = torch.ones(77, 77, dtype=torch.bool).tril()
     yield Size(given(1, 3, 77, 80), (given(1, 3, 77, 80), given(1, 3, 77, 80)), _named(attn_mask=seen))
 
@@ -271,6 +298,8 @@ def _lines(dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, int]]:
     yield positive(_TERMS, 3, dtype=dtype), 0
     yield positive(_ROWS, 3, dtype=dtype), 1
     yield positive(2, 3, _ROWS, dtype=dtype), 1
+    for width in _BETWEEN:
+        yield positive(3, width, dtype=dtype), 1
 
 
 @sizes_of("sum", "nansum", "mean", "amax", "amin", "any", "all", "count_nonzero", "cumsum", "cummax", "cummin",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from conformance.accelerators.capabilities import Mode
+from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
@@ -23,6 +25,8 @@ from .kinds import of_other_sizes
 
 #: Numbers from 9850 on are no numbers of other samples.
 _NUMBER = 9850
+#: Dimensions of a matrix.
+_MATRIX = 2
 
 
 def _compare(cell: Cell, sample: Call) -> None:
@@ -34,14 +38,26 @@ def _compare(cell: Cell, sample: Call) -> None:
 
 @source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)
 def widths_of_one(cell: Cell) -> Iterator[Call]:
-    """Yield a sample with size 1 in each dimension of its first tensor in turn, and in all but one."""
+    """Yield a sample with size 1 in each dimension of its first tensor in turn, in all but one, and in all tensors.
+
+    A matrix has its turn too where the sample has more dimensions, as kernels often take other ways for it.
+    """
     sample = of_other_sizes(cell)
     if sample is None:
         return
     number = _NUMBER
-    for shrunk in _shrunk(cell, sample):
-        yield replace(shrunk, number=number, source=f"size 1 in dimension {shrunk.source}")
-        number += 1
+    for given in [sample, *_matrices(cell, sample)]:
+        for shrunk in _shrunk(cell, given):
+            yield replace(shrunk, number=number, source=f"size 1 in dimension {shrunk.source}")
+            number += 1
+
+
+def _matrices(cell: Cell, sample: Call) -> list[Call]:
+    """Return another sample whose first tensor is a matrix, where the sample has more dimensions."""
+    if sample.input.dim() <= _MATRIX:
+        return []
+    found = (each for each in cell.fixed if isinstance(each.input, torch.Tensor) and each.input.dim() == _MATRIX)
+    return [each for each in found if large.fits(each) and each.input.numel()][:1]
 
 
 def _shrunk(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -50,9 +66,21 @@ def _shrunk(cell: Cell, sample: Call) -> Iterator[Call]:
     for dim in range(dims):
         if (found := _with_one_row(cell, sample, dim)) is not None:
             yield replace(found, source=str(dim))
-    for kept in {0, dims - 1} if dims > 1 else ():
+    # Of a matrix, all dimensions but one are the other one.
+    for kept in {0, dims - 1} if dims > _MATRIX else ():
         if (found := with_all_but_one(cell, sample, kept)) is not None:
             yield replace(found, source=f"all but {kept}")
+    ones = sample.with_arguments(mapped(sample.arguments, _first))
+    made = host_call(cell.info.op, ones)
+    if made.error is None and not made.draws:
+        yield replace(ones, source="all of all tensors")
+
+
+def _first(leaf: Any) -> Any:
+    """Return the first element of a tensor, with as many dimensions."""
+    if not isinstance(leaf, torch.Tensor) or not leaf.numel():
+        return leaf
+    return leaf.detach()[(slice(0, 1),) * leaf.dim()].clone()
 
 
 def with_all_but_one(cell: Cell, sample: Call, kept: int) -> Call | None:

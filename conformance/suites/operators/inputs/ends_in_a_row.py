@@ -1,0 +1,39 @@
+"""Rows with several infinities behind each other, in a matrix: what a scan or a reduction in parts meets at its seams.
+
+The special values of the other families stand alone. A sum of exponentials over a part that has nothing but −inf has no
+largest element, and a kernel that subtracts it makes NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.judge.cells import Cell
+
+from .comparing import check_call
+from .families import source
+
+#: Numbers from 9590 on are no numbers of other samples.
+_NUMBER = 9590
+_LOW = -float("inf")
+#: Operators whose result PyTorch defines for such rows, with what stands behind the tensor.
+_OPERATORS: Final = {
+    "logcumsumexp": (-1,), "logsumexp": (-1,), "softmax": (-1,), "log_softmax": (-1,), "amax": (-1,), "amin": (-1,),
+}  # fmt: skip
+#: Numbers of a row in which −inf repeats: a warp, and more than one.
+_LENGTHS: Final = (7, 33, 257)
+
+
+@source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.float16, torch.bfloat16), fixed=True)
+def ends_in_a_row(cell: Cell) -> Iterator[Call]:
+    """Yield matrices whose rows have −inf at the start, in the middle, in all places but one, and nowhere."""
+    arguments = _OPERATORS.get(cell.info.full_name)
+    for order, length in enumerate(_LENGTHS if arguments is not None else ()):
+        rows = (torch.arange(4 * length) % 5 - 2).to(cell.dtype).view(4, length)
+        rows[0, :-2] = rows[1, 1:-1] = rows[2, : length // 2] = _LOW
+        yield Call(_NUMBER + order, rows, arguments or (), source="infinities behind each other")
