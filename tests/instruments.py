@@ -80,6 +80,11 @@ INSTRUMENTS = (
         default=("--draws", "5000"), at_night=("--narrow", "--draws", "700"),
     ),
     Instrument(
+        "reported", "6", "Bugs of real backends from public reports, planted: how many are found, and by which case?",
+        (("-m", "tests.faults.reported.run"),), default=("--out", f"{KEPT}/reported.json"),
+        at_night=("--out", f"{KEPT}/reported.json"),
+    ),
+    Instrument(
         "killers", "15", "Every case that kills a drawn fault: what the profile standard is chosen by.",
         (("-m", "tests.faults.killers"),),
         default=("--out", f"{KEPT}/killers.jsonl"), at_night=("--draws", "70", "--out", f"{KEPT}/killers.jsonl"),

@@ -25,14 +25,16 @@ from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import PROFILES
 from conformance.reports.views import all_views, text
 from tests.faults.fault import FAMILIES as FAULT_FAMILIES
+from tests.faults.reported import results as reported
 from tests.standard import score as standard_score
 
 from .pages import DOCS, README, ROOT, table
 
 #: The published run of the CPU, which the README's terminal shows.
 RUN: Final = ROOT / "reports" / "published" / "runs" / "cpu.json.gz"
-#: Scores of generated faults: of kernels and derivatives, and of time, state and collectives.
-MEASURED_FAULTS: Final = tuple(ROOT / "tests" / "faults" / name for name in ("measured.json", "measured_pairs.json"))
+_FAULT_FILES: Final = ("measured.json", "measured_conditions.json", "measured_pairs.json")
+#: Scores of generated faults: of kernels and derivatives, under conditions, and of time, state and collectives.
+MEASURED_FAULTS: Final = tuple(ROOT / "tests" / "faults" / name for name in _FAULT_FILES)
 WIDTH: Final = 86
 #: Areas in the README's terminal; the others are in reports/published/matrix.md.
 SHOWN: Final = ("accelerator", "operators", "total")
@@ -153,7 +155,7 @@ def generated_faults() -> str:
                 (
                     f"{family} {FAULT_FAMILIES[family]}",
                     drawn,
-                    found["unproven"],
+                    f"{found['unproven']} ({found['unproven'] / drawn:.0%})",
                     _share(found["reached"]),
                     _share(found["public"]),
                     _share(deep) if (deep := found.get("deep")) else "–",
@@ -161,6 +163,12 @@ def generated_faults() -> str:
             )
     headers = ("family", "drawn", "unproven", "over reached", "over the public API", "with the deep tier")
     return table(headers, rows)
+
+
+def reported_bugs() -> str:
+    """Return the scores of planted public reports by backend, from the committed measurement."""
+    measured = json.loads(reported.MEASURED.read_text(encoding="utf-8"))
+    return reported.summary([reported.Found.of(row) for row in measured])
 
 
 def _share(score: dict[str, float]) -> str:
@@ -179,5 +187,6 @@ PARTS: Final = (
     (DOCS / "verdicts.md", "profiles", profiles),
     (DOCS / "detection.md", "benchmarks", measurements),
     (DOCS / "detection.md", "faults", generated_faults),
+    (DOCS / "detection.md", "reported", reported_bugs),
     (DOCS / "detection.md", "standard", standard_score.table),
 )

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (options.out / "faults.md").write_text(scores.markdown(results, facts), encoding="utf-8")
     print(scores.markdown(results, facts).split("## By kind")[0])
     print(f"written: {options.out / 'faults.md'} and faults.json")
-    fallen = complaint(scores.over_public(results), MEASURED) if options.watch else None
+    fallen = complaint(scores.over_public(_measured(results, MEASURED)), MEASURED) if options.watch else None
     healthy = [f"{id} fails without a fault: {record.red}" for id, record in found.cases.items() if record.red]
     for text in filter(None, (*healthy, fallen)):
         print(text, file=sys.stderr)
@@ -81,6 +81,12 @@ def _of_kernels(
     if options.narrow:
         results = judged_wide(results, options.accelerator, found, options.jobs)
     return found, judged_deep(results, options.accelerator, found, options.jobs) if options.deep else results
+
+
+def _measured(results: Sequence[Judged], measured: Path) -> list[Judged]:
+    """Return the faults of those families that have a committed figure there."""
+    families = json.loads(measured.read_text(encoding="utf-8"))["families"]
+    return [item for item in results if item.fault.family in families]
 
 
 def complaint(score: scores.Score, measured: Path) -> str | None:

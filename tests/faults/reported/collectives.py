@@ -23,7 +23,7 @@ from tests.faults.pairs import collectives as generated
 from tests.faults.pairs import runs
 
 if TYPE_CHECKING:
-    from .run import Bug
+    from .results import Bug
 
 #: Runs of pytest; in each, a bug has one case that no other bug has.
 _ROUNDS = 6

@@ -11,88 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from tabulate import tabulate
 
 from tests.defects import bench
 from tests.faults import forks, liveness
 from tests.faults.overloads import kernels_of_a_device, operator_of
 from tests.faults.overriding import Call, overridden
-from tests.faults.scores import Score
 
 from . import collectives, vocabulary
+from .results import Bug, Found, bugs, summary, table
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-BUGS = Path(__file__).with_name("bugs.toml")
-MEASURED = Path(__file__).with_name("measured.json")
 #: Processor seconds for all cases of a bug, and for one.
 _SECONDS, _DEADLINE = 90.0, 40.0
-#: A report whose number is a multiple of this was kept for measuring alone.
-_HELD_OUT = 3
-
-
-@dataclass(frozen=True)
-class Bug:
-    """One report, and the fault that it tells of."""
-
-    report: str
-    backend: str
-    what: str
-    operator: tuple[str, ...]
-    effect: str
-    cases: tuple[str, ...]
-    when: tuple[str, ...] = ()
-    call: str = ""
-
-    @property
-    def held_out(self) -> bool:
-        """Return whether no input was written after a look at this bug."""
-        return int(self.report.partition("#")[2]) % _HELD_OUT == 0
-
-    @property
-    def is_collective(self) -> bool:
-        """Return whether it is a bug of a function of ``torch.distributed``."""
-        return self.operator[0].startswith("dist.")
-
-
-@dataclass
-class Found:
-    """What came of a bug: whether its own call shows it, and the case that has found it."""
-
-    report: str
-    backend: str
-    held_out: bool
-    live: bool = False
-    by: str = ""
-    ran: int = 0
-    error: str = ""
-    what: str = field(default="", repr=False)
-
-    @property
-    def end(self) -> str:
-        """Return a word for what came of it."""
-        return "found" if self.by else "missed" if self.live else "not shown"
-
-
-def bugs() -> list[Bug]:
-    """Return all rows."""
-    rows = tomllib.loads(BUGS.read_text(encoding="utf-8"))["bug"]
-    return [_bug(row) for row in rows]
-
-
-def _bug(row: dict[str, Any]) -> Bug:
-    operator = row["operator"]
-    names = tuple(operator) if isinstance(operator, list) else (operator,)
-    given = {**row, "operator": names, "when": tuple(row.get("when", ())), "cases": tuple(row["cases"])}
-    return Bug(**given)
 
 
 def armed(bug: Bug, device: torch.device) -> AbstractContextManager[None]:
@@ -195,24 +129,6 @@ def judged(chosen: Sequence[Bug], jobs: int, say: Callable[[str], None] = print)
     return sorted(results, key=lambda found: order[found.report])
 
 
-def score(results: Sequence[Found]) -> Score:
-    """Return the share of live bugs that a case has found."""
-    live = [found for found in results if found.live]
-    return Score(sum(bool(found.by) for found in live), len(live))
-
-
-def summary(results: Sequence[Found]) -> str:
-    """Return the scores by backend, and of the bugs that were held out."""
-    groups = [("all", list(results)), ("held out", [found for found in results if found.held_out])]
-    groups += [(name, [found for found in results if found.backend == name]) for name in _backends(results)]
-    rows = [(name, len(mine), sum(found.live for found in mine), str(score(mine))) for name, mine in groups]
-    return tabulate(rows, ("bugs of", "reports", "live", "found"), tablefmt="github")
-
-
-def _backends(results: Sequence[Found]) -> list[str]:
-    return sorted({found.backend for found in results})
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what came of each bug and the scores; write them as data with ``--out``."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.reported.run", description=__doc__)
@@ -228,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out:
         rows = [{**asdict(found), "end": found.end} for found in results]
         options.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        options.out.with_suffix(".md").write_text(table(results), encoding="utf-8")
     return 0
 
 

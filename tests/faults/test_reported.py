@@ -1,0 +1,115 @@
+"""Reported bugs: rows with sources of their own, words that exist, and committed results for each row."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.faults.overloads import schema
+from tests.faults.pairs.collectives import FUNCTIONS
+from tests.faults.reported import collectives, results, vocabulary
+from tests.faults.reported.results import MEASURED, Bug, Found
+from tests.rows import every_row
+
+README = Path(results.__file__).with_name("README.md")
+
+
+class Given:
+    """A call without a kernel."""
+
+    def __init__(self, name: str, *values: Any) -> None:
+        self.name, self.values, self.arguments = name, list(values), list(schema(name).arguments)
+
+    def run(self, values: Any = None) -> Any:
+        """Return the values that the kernel would get."""
+        return values or self.values
+
+
+@every_row(results.bugs, name=lambda bug: bug.report)
+def test_a_row_names_a_report_an_operator_and_known_words(bug: Bug) -> None:
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", bug.report)
+    assert bug.what[0].islower()
+    assert not bug.what.endswith(".")
+    if bug.is_collective:
+        assert bug.operator[0].removeprefix("dist.") in FUNCTIONS
+        return
+    for name in bug.operator:
+        assert hasattr(torch.ops.aten, name), name
+    names = {a.name for name in bug.operator for form in _forms(name) for a in schema(form).arguments}
+    for word in (*bug.when, bug.effect):
+        first = word.split()[0]
+        assert first in names | _WORDS or re.fullmatch(r"r\d", first), word
+
+
+#: Words that begin a condition or an effect and name no argument.
+_WORDS = {"written", "result", "dtype", "mixed", "16", "no", "gradient", *(key.split()[0] for key in vocabulary.OTHERS)}
+
+
+def _forms(name: str) -> list[str]:
+    every = torch._C._dispatch_get_all_op_names()
+    return [form for form in every if form.partition(".")[0] in (f"aten::{name}", f"aten::{name}_")]
+
+
+def test_no_report_stands_twice() -> None:
+    reports = [bug.report for bug in results.bugs()]
+
+    assert len(set(reports)) == len(reports)
+    assert len(reports) >= 95
+
+
+def test_every_row_was_measured() -> None:
+    measured = [Found.of(row) for row in json.loads(MEASURED.read_text(encoding="utf-8"))]
+
+    assert [found.report for found in measured] == [bug.report for bug in results.bugs()], README.read_text()[:400]
+    assert MEASURED.with_suffix(".md").read_text(encoding="utf-8") == results.table(measured)
+
+
+@pytest.mark.parametrize(
+    ("word", "met"),
+    [
+        ("self strided", True),
+        ("self offset", False),
+        ("self rank 2", True),
+        ("self longer 2 0", True),
+        ("self longer 3 0", False),
+        ("self size 2 3 -1", True),
+        ("dtype float32", True),
+        ("dtype float16", False),
+        ("mixed dtypes", False),
+        ("self on host", True),
+        ("self has nan", False),
+    ],
+)
+def test_a_condition_is_read_from_the_call(word: str, met: bool) -> None:
+    call = Given("aten::neg.out", torch.ones(2, 3).t(), torch.ones(3, 2))
+
+    assert vocabulary.meets(word, call) is met  # type: ignore[arg-type]
+
+
+def test_an_unknown_condition_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no condition is called purple"):
+        vocabulary.meets("self purple", Given("aten::neg.out", torch.ones(2), torch.ones(2)))  # type: ignore[arg-type]
+
+
+def test_a_dense_read_takes_what_lies_in_memory() -> None:
+    base = torch.arange(6.0).view(2, 3)
+
+    assert vocabulary.READS["dense"](base.t()).flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    assert vocabulary.READS["base"](base[:, 1]).tolist() == [0, 3]
+
+
+def test_a_bug_of_a_collective_is_a_fault_with_its_conditions() -> None:
+    bug = Bug("a/b#1", "gloo", "it is wrong", ("dist.broadcast",), "dense", (), ("gaps",))
+
+    assert str(collectives.fault_of(bug)) == "K.dense broadcast [reported gaps]"
+
+
+def test_a_third_is_held_out() -> None:
+    held = [bug for bug in results.bugs() if bug.held_out]
+
+    assert len(results.bugs()) / 4 < len(held) < len(results.bugs()) / 2
