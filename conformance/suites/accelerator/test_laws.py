@@ -10,9 +10,11 @@ import threading
 import torch
 
 from conformance.accelerators.capabilities import CHECKPOINT, EVENT, MEMORY_STATS, RNG, STREAM, Cell, Mode
+from conformance.judging.finding import environment_lacks
 from conformance.plan.case import case
 
 from .drawing import compare_draws
+from .patterns import bytes_of, edge_values, random_bits
 
 #: Large integers that a float of the given width cannot hold.
 INTEGERS = {"int32": 2**24 + 1, "int64": 2**53 + 1}
@@ -266,6 +268,32 @@ def test_growth(accelerator, device, check):
 
     check.that(before > 0, f"{before} bytes are allocated with a model of 17,160 bytes")
     check.that(after <= before, f"allocated memory grew from {before} to {after} bytes in 20 steps")
+
+
+#: Functions that move elements and compute nothing. PyTorch's own gather in 16 bits goes through float32.
+MOVES = {
+    "cat": lambda t, i: torch.cat([t, t[:2]]),
+    "flip": lambda t, i: t.flip(0),
+    "index_select": lambda t, i: t.index_select(0, i),
+    "repeat": lambda t, i: t.repeat(2, 1),
+    "roll": lambda t, i: t.roll(3, 1),
+}
+
+
+@case("accelerator.laws.moved_bits", requires=_computes(*MOVES), axes={"dtype": ("float32", "float16", "bfloat16")})
+def test_moved_bits(accelerator, device, dtype, check):
+    """A function that only moves elements keeps all their bits, the payload and the sign of NaN among them."""
+    kind = getattr(torch, dtype)
+    if kind not in accelerator.supported_dtypes():
+        environment_lacks(f"the device does not list {dtype}")
+    values = random_bits(kind, 33 * 20).view(33, 20)
+    values[0] = edge_values(kind)
+    indices = torch.arange(40) * 7 % 33
+    for name, move in MOVES.items():
+        expected = move(values.view(torch.int32 if kind is torch.float32 else torch.int16), indices)
+        found = check.bits(move(values.to(device), indices.to(device)).cpu())
+        wrong = int((bytes_of(found) != bytes_of(expected)).sum())
+        check.equal(wrong, 0, f"bytes that {name} has changed")
 
 
 @case("accelerator.laws.query_then_synchronize", requires=[EVENT, STREAM])

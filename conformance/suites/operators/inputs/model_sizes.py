@@ -307,6 +307,8 @@ def _lines(dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, int]]:
 def _reduced(dtype: torch.dtype) -> Iterator[Size]:
     for given, dim in _lines(dtype):
         yield Size(given, (dim,))
+    if dtype is torch.int64:  # truth values are counted in this dtype, also by operators without a cell of them
+        yield Size(torch.ones(_TERMS, dtype=torch.bool), (0,))
 
 
 @sizes_of("linalg.vector_norm")
