@@ -110,6 +110,11 @@ def test_host_scalars(device, check):
         _check_scalar(device, check, name, two)
 
 
+def _assigned(tensor, number):
+    tensor[:] = number
+    return tensor
+
+
 def _check_scalar(device, check, kind, two):
     host = torch.arange(1.0, 66.0)
     values = host.to(device)
@@ -122,6 +127,7 @@ def _check_scalar(device, check, kind, two):
         "div": two / values,
         "where": torch.where(values > 3, values, two),
         "in place": values.clone().sub_(two),
+        "assigned": _assigned(values.clone(), two),
     }
 
     expected = {
@@ -132,6 +138,7 @@ def _check_scalar(device, check, kind, two):
         "div": 2 / host,
         "where": torch.tensor([number if number > 3 else 2.0 for number in host.tolist()]),
         "in place": host - 2,
+        "assigned": torch.full_like(host, 2.0),
     }
     for name, right in expected.items():
         check.equal(found[name].device.type, device.type, f"{name} with {kind}: the device")

@@ -7,6 +7,7 @@ from 2,048 ones on. The values are small whole numbers, so that sums and product
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -367,6 +368,18 @@ def _index_put(dtype: torch.dtype) -> Iterator[Size]:
     if dtype.itemsize > 2:
         yield Size(whole(3, dtype=dtype), ((places(_EQUAL, 1) + 1,), positive(_EQUAL, dtype=dtype), True))
     yield Size(whole(_ROWS, 2, dtype=dtype), ((places(_ROWS, _ROWS),), whole(_ROWS, 2, dtype=dtype)))
+
+
+@sizes_of("flip")
+def _flipped(dtype: torch.dtype) -> Iterator[Size]:
+    for shape, dim in itertools.product(((1, 7), (7, 1), (_ROWS, 2)), (0, 1)):
+        yield Size(whole(*shape, dtype=dtype), ((dim,),))
+
+
+@sizes_of("roll")
+def _rolled(dtype: torch.dtype) -> Iterator[Size]:
+    for shape, dim in itertools.product(((1, 7), (7, 1), (_ROWS, 2)), (0, 1)):
+        yield Size(whole(*shape, dtype=dtype), (3, dim))
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
