@@ -6,6 +6,7 @@ sides of those at which kernels choose another way: powers of two, tiles, parts 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,15 @@ SIZES = (
 ROWS = 33
 #: Rows of which the gradient is computed too: it costs twice the rest.
 _MOST_BACKWARD = 1025
+#: Chunks of a size that are computed, at the beginning and at the end: the last one has fewer rows. Those between them
+#: are more calls of the same size, which take most of the time.
+_FIRST_CHUNKS, _LAST_CHUNKS = 6, 2
 #: Runs that must have the same bits, and rows of each: enough for several workers.
 _RUNS, _RUN_ROWS = 3, 1025
+
+
+#: Results and gradients of rows.
+Both = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -41,23 +49,35 @@ class Change:
 
 
 class Subject:
-    """Operator on a device: the same rows and weights in every surrounding."""
+    """Operator on a device: the same rows and weights in every surrounding.
 
-    def __init__(self, operator: Operator, device: torch.device, dtype: torch.dtype, accelerator: Any = None) -> None:
-        self.accelerator = accelerator
+    All operators of a case share ``drawn``, the rows on the host by their count: to draw them takes longer than most
+    operators.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        device: torch.device,
+        dtype: torch.dtype,
+        accelerator: Any = None,
+        drawn: dict[int, torch.Tensor] | None = None,
+    ) -> None:
+        self.accelerator, self._drawn = accelerator, {} if drawn is None else drawn
         self.operator, self.weights = operator, Weights(device, dtype)
         self.device, self.dtype = device, dtype
 
     def rows(self, count: int) -> torch.Tensor:
         """Return the first rows of the data. The first ones are the same for every count."""
-        generator = torch.Generator().manual_seed(7)
-        return torch.randn(count, WIDTH, generator=generator).to(self.dtype).to(self.device)
+        if count not in self._drawn:
+            self._drawn[count] = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(7))
+        return self._drawn[count].to(self.dtype).to(self.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the results of rows."""
         return self.operator.function(x, self.weights)
 
-    def both(self, x: torch.Tensor, *, backward: bool = True) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def both(self, x: torch.Tensor, *, backward: bool = True) -> Both:
         """Return the results and, with ``backward``, the gradients of rows."""
         if not backward:
             return self.forward(x), None
@@ -89,7 +109,7 @@ def _way(left: tuple[Any, Any], right: tuple[Any, Any]) -> str:
     return "forward" if differs(left[0], right[0]) else "backward" if differs(left[1], right[1]) else ""
 
 
-def _first(both: tuple[torch.Tensor, torch.Tensor | None], rows: slice) -> tuple[Any, Any]:
+def _first(both: Both, rows: slice) -> tuple[Any, Any]:
     return both[0][rows], None if both[1] is None else both[1][rows]
 
 
@@ -117,15 +137,25 @@ def by_chunk(subject: Subject) -> Compared:
     """Yield each size of chunks, and the pass in which the rows have other bits than all at once."""
     data = subject.rows(257)
     function = subject.operator.function
+    is_sequence = subject.operator.sequence
+    whole = (function(data, data[:0]), None) if is_sequence else subject.both(data)
     for size in (1, 2, 3, 5, 8, 16, 17, 32, 64, 65, 128, 129, 256):
-        if subject.operator.sequence:
-            starts = range(0, len(data), size)
-            chunks = [function(data[start : start + size], data[:start]) for start in starts]
-            yield size, _way((torch.cat(chunks), None), (function(data, data[:0]), None))
-            continue
-        whole = subject.both(data)
-        parts = [subject.both(part) for part in data.split(size)]
-        yield size, _way((torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts])), whole)  # type: ignore[list-item]
+        yield size, next(filter(None, (_chunk_way(subject, data, whole, rows) for rows in _chunks(size, len(data)))), "")
+
+
+def _chunks(size: int, count: int) -> Iterator[slice]:
+    """Yield the first and the last chunks of so many rows."""
+    number = math.ceil(count / size)
+    for chunk in range(number):
+        if chunk < _FIRST_CHUNKS or chunk >= number - _LAST_CHUNKS:
+            yield slice(chunk * size, min((chunk + 1) * size, count))
+
+
+def _chunk_way(subject: Subject, data: torch.Tensor, whole: Both, rows: slice) -> str:
+    """Return the pass in which a chunk has other bits than the same rows of the whole, or an empty string."""
+    if subject.operator.sequence:
+        return _way((subject.operator.function(data[rows], data[: rows.start]), None), _first(whole, rows))
+    return _way(subject.both(data[rows]), _first(whole, rows))
 
 
 def by_padding(subject: Subject) -> Compared:
@@ -208,8 +238,9 @@ def operators_in(kind: str) -> dict[str, Operator]:
 def changes(kind: str, device: torch.device, dtype: torch.dtype, accelerator: Any = None) -> list[Change]:
     """Return the smallest change of each operator in a kind of surrounding; none where its bits never change."""
     found = []
+    drawn: dict[int, torch.Tensor] = {}
     for name, operator in operators_in(kind).items():
-        compared = KINDS[kind](Subject(operator, device, dtype, accelerator))
+        compared = KINDS[kind](Subject(operator, device, dtype, accelerator, drawn))
         change = next(((size, way) for size, way in compared if way), None)
         if change:
             found.append(Change(name, kind, *change))

@@ -186,8 +186,11 @@ def unit_of(tensor: torch.Tensor) -> float:
 
 
 def unit_of_number(number: float) -> float:
-    """Return the largest power of two of which a number is a multiple."""
-    return unit_of(torch.tensor([float(number)], dtype=torch.float64))
+    """Return the largest power of two of which a number is a multiple; 1 for 0 and infinity."""
+    if not number or not abs(number) < _INFINITE:
+        return 1.0
+    above, below = float(number).as_integer_ratio()
+    return (above & -above) / below
 
 
 def _divided(args: Any) -> int:
