@@ -24,6 +24,8 @@ _REDUCING = ("max", "norm")
 _WIDE = 9.0
 #: More elements than one launch of a kernel works on, as in ``work.toml`` of the operators, ``large``.
 _LONG = (3, ((1 << 20) + 77) // 3)
+#: Calls with such a list: one of each overload. The others are calls of the same overloads with other numbers.
+_WITH_LONG = ("", "a list", "a number", "numbers", "a tensor")
 DTYPES = ("float32", "bfloat16", "int64")
 
 
@@ -89,7 +91,9 @@ def _check(check, function: Function, call: ListCall, place: str, device: torch.
     size = _WIDE if function.integers else 1.0
     # The largest of no elements does not exist; their sum is zero.
     is_largest = function.name == "max" or call.options.get("ord") == math.inf
-    host = _tensors(dtype, size, without_empty=is_largest, reducing=function.name in _REDUCING)
+    # The error of a sum grows with its length; the other functions have none.
+    long = dtype is torch.float32 and call.label in _WITH_LONG and function.name not in _REDUCING
+    host = _tensors(dtype, size, without_empty=is_largest, long=long)
     host[1:1] = [_numbers((40,), dtype, size)[3:36]]
     host[1:1] = [_numbers((5, 1), dtype, size).expand(5, 6)]
     # In place, several elements would be one: the other lists alone have an expanded tensor.
@@ -132,11 +136,10 @@ def _check_tensor(check, label: str, actual, right: torch.Tensor, dtype: torch.d
     check.that(error <= bound, f"{label} is off by {error:.3g} of its largest element, allowed {bound:.3g}")
 
 
-def _tensors(dtype: torch.dtype, size: float, *, without_empty: bool, reducing: bool) -> list[torch.Tensor]:
-    """Return tensors of unlike shapes and strides on the host, the first one longer than a block, or than a launch."""
-    # The error of a sum grows with its length; the other functions have none.
+def _tensors(dtype: torch.dtype, size: float, *, without_empty: bool, long: bool) -> list[torch.Tensor]:
+    """Return tensors of unlike shapes and strides on the host, the first longer than a block, or ``long`` a launch."""
     shapes = (
-        _LONG if dtype is torch.float32 and not reducing else (3, 1367),
+        _LONG if long else (3, 1367),
         (33,),
         (5, 7),
         (),

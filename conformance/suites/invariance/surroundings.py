@@ -140,7 +140,8 @@ def by_chunk(subject: Subject) -> Compared:
     is_sequence = subject.operator.sequence
     whole = (function(data, data[:0]), None) if is_sequence else subject.both(data)
     for size in (1, 2, 3, 5, 8, 16, 17, 32, 64, 65, 128, 129, 256):
-        yield size, next(filter(None, (_chunk_way(subject, data, whole, rows) for rows in _chunks(size, len(data)))), "")
+        ways = (_chunk_way(subject, data, whole, rows) for rows in _chunks(size, len(data)))
+        yield size, next(filter(None, ways), "")
 
 
 def _chunks(size: int, count: int) -> Iterator[slice]:

@@ -55,6 +55,7 @@ class LargeWork:
     """Samples with more elements than one block or launch works on."""
 
     elements: int
+    repeated: int  # with a backward, and with out= and in place: the plain call has seen more of the same kernel
     blocks: int  # in the dtypes that have no sample of so many elements
     counted: int  # of the deep tier, in float32: a counter in float32 stays at 2^24
     iterative: int  # factorisations and solvers, whose time grows faster than their elements

@@ -73,17 +73,20 @@ def grown(
     elements: int | None = None,
     *,
     trained: bool = False,
+    forms: bool = False,
 ) -> list[Call]:
     """Return some large samples: one with a large output, one with the longest reduction, and one of another overload.
 
     They have about so many ``elements``, or in two dtypes as many as the ``amount`` says; fewer if they are
-    ``trained`` and a derivative needs the square of their memory. The list is empty if no sample of the operator can
-    grow.
+    ``trained`` or for ``forms``, and still fewer if a derivative needs the square of their memory. The list is empty if
+    no sample of the operator can grow.
     """
     if elements is None and dtype not in LARGE:
         return []
     most = amount.iterative if op_class(info) is OpClass.ITERATIVE else amount.elements
     inner_rows = _INNER
+    if trained or forms:
+        most = min(most, amount.repeated)
     if trained and facts(info.name).squared:
         most, inner_rows = amount.squares, amount.squares // 2
     target = elements or most
@@ -95,13 +98,19 @@ def grown(
         del chosen[1]
     chosen += _of_other_overload(info, samples, chosen[0].sample, amount.tried) if dtype is torch.float32 else []
     found = [
-        replace(extended(info, plan.sample, plan.growth, plan.length(target)), number=_NUMBER + order)
+        replace(extended(info, plan.sample, plan.growth, _length(info, plan, target, amount)), number=_NUMBER + order)
         for order, plan in enumerate(chosen)
     ]
     inner = _of_inner_reduction(info, samples, amount.reduced) if dtype is torch.float32 and elements is None else None
     if inner is not None:
         found.append(replace(extended(info, inner.sample, inner.growth, inner_rows), number=_NUMBER + len(found)))
     return found
+
+
+def _length(info: Any, plan: Plan, target: int, amount: LargeWork) -> int:
+    """Return the rows of a plan. To find equal rows of a tensor takes twenty times as long as equal elements."""
+    of_rows = facts(info.name).distinct and plan.sample.kwargs.get("dim") is not None
+    return plan.length(min(target, amount.blocks) if of_rows else target)
 
 
 def of_each_dtype(info: Any, samples: list[Call], dtype: torch.dtype, amount: LargeWork) -> Iterator[Call]:

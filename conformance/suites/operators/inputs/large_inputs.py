@@ -20,11 +20,18 @@ from .variants import check_forms
 _OF_MODELS = (torch.bfloat16, torch.float16, torch.int32, torch.uint8, torch.bool)
 
 
-@source(Mode.INFERENCE, check_forms, stage=Stage.FORMS)
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)
 def grown(cell: Cell) -> list[Call]:
-    """Return the large samples: their forms are other kernels, too."""
-    return cell.kept("grown", lambda: large.grown(cell.info, cell.samples, cell.dtype, cell.work.large))
+    """Return the large samples."""
+    return large.grown(cell.info, cell.samples, cell.dtype, cell.work.large)
+
+
+@source(Mode.INFERENCE, check_forms, stage=Stage.FORMS)
+def grown_forms(cell: Cell) -> list[Call]:
+    """Return large samples for the forms of the operator: these may be other kernels."""
+    if not cell.info.supports_out and cell.info.inplace_variant is None:
+        return []
+    return large.grown(cell.info, cell.samples, cell.dtype, cell.work.large, forms=True)
 
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE)
