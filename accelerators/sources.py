@@ -319,6 +319,12 @@ def _usual_names(type: str) -> list[str]:
 
 def _no_package(type: str) -> str:
     """Return the next step for a type of which no package is known."""
+    here = next((name for name in _usual_names(type) if Path(name, "__init__.py").is_file()), None)
+    if here:
+        return (
+            f"the folder {here} is here, but it is not installed: pip install -e .\n"
+            f'  or write a declaration with package="{here}", and name it as MODULE:OBJECT; see docs/new-accelerator.md'
+        )
     return (
         f"no package of it is installed here: none has an entry point torch.backends for it, and none is named "
         f"{' or '.join(_usual_names(type))}\n"

@@ -11,8 +11,8 @@ import importlib.util
 import inspect
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -420,12 +420,9 @@ def _takes_index(function: Callable[..., Any]) -> bool:
 
 
 def _in_new_thread(function: Callable[[], T]) -> T:
-    """Return the result of ``function`` in a thread of its own."""
-    results: list[T] = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    thread.join()
-    return results[0]
+    """Return the result of ``function`` in a thread of its own, or raise its exception here."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
 
 
 def _refuse_native_pinning() -> None:

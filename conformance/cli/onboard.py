@@ -83,7 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise SetupError(
             f"no probe of {arguments.name} gave an answer. To find the cause: conformance doctor {arguments.name}"
         )
-    _say(f"{found.probes} probes answered in {time.monotonic() - started:.0f} s")
+    _say(f"{found.probes} of {len(cases)} probes answered in {time.monotonic() - started:.0f} s")
+    for line in broken(report, found):
+        _say(line)
     backend = _backend(arguments.name, report, found)
     following = _next_command(arguments.name, arguments.output)
     text = declaration_text(report, found, totals, following)
@@ -94,6 +96,25 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join([f"{arguments.output}: a first declaration; review every claim before you commit it", *backend]))
     print(f"next: {following}")
     return 0
+
+
+def broken(report: Report, found: FirstDeclaration) -> Iterator[str]:
+    """Yield what the probes found that no claim can express, with the first case of each kind and what to do."""
+    from conformance.reports.declaration.corrections import PROBE
+
+    kinds: dict[str, list[str]] = {}
+    cases = {case.id: case for case in report.cases}
+    for defect in found.defects:
+        kind = cases[defect.case].metrics.get(PROBE) or defect.reason.value
+        kinds.setdefault(str(kind), []).append(defect.case)
+    if kinds:
+        said = ", ".join(f"{kind} {len(ids)} (such as {ids[0]})" for kind, ids in kinds.items())
+        yield f"{len(found.defects)} of them are bugs, which are listed with their messages in the declaration: {said}"
+    if dead := sum(len(kinds.get(kind, ())) for kind in ("crash", "hang")):
+        yield (
+            f"{dead} probes ended a worker process, which costs seconds each. Often one bug is behind many: repair "
+            "one, and repeat this command"
+        )
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:

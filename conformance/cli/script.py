@@ -7,6 +7,7 @@ at, and its arguments are written as Python.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from typing import TYPE_CHECKING
 
 from conformance.base.errors import ConformanceError, UsageError
@@ -51,9 +52,10 @@ def _registered(spec: str) -> str:
 
     if spec in names() or spec.partition(":")[0] in ("deepspeed", "torch"):
         return spec
+    name = shlex.quote(spec or "NAME")
     raise UsageError(
         f"the report names the accelerator {spec or '(none)'}, which is not a registered name, and no module is "
-        "imported because a report names it.\n  name it yourself, if you trust it: --accelerator NAME"
+        f"imported because a report names it.\n  if you trust it, name it yourself: --accelerator {name}"
     )
 
 

@@ -24,6 +24,7 @@ from conformance.accelerators.declaration import State
 from conformance.judging.verdicts import judge_death
 from conformance.process.deaths import evidence, how_it_ended, output_path, read_text, timed_out
 from conformance.process.last_call import call_path, read_call
+from conformance.process.time_limits import MOST_CASE_SECONDS
 from conformance.process.watchdog import fatal_error, read_stacks, readable, stacks_path, step_of, was_hung
 from conformance.reports.calls import CALL, is_selector
 from conformance.reports.journal import CaseStart, JournalWriter, read_journal
@@ -169,7 +170,7 @@ class CrashHandler:
 def death_verdict(culprit: CaseStart, stacks: str, status: int | None, context: RunContext) -> Verdict:
     """Return crash or hang as the verdict of a case, with the call and the stacks that the process has left."""
     reason = Reason.HANG if was_hung(stacks) else Reason.CRASH
-    how = "timed out: no end before the deadline" if reason is Reason.HANG else _how_it_died(stacks, status)
+    how = _timed_out(culprit) if reason is Reason.HANG else _how_it_died(stacks, status)
     call = read_call(call_path(context.folder.path, culprit.worker))
     key, where = in_call(call) if call else ("", step_of(stacks))
     message = "\n".join(filter(None, (how, where, readable(stacks)))).rstrip()
@@ -177,6 +178,13 @@ def death_verdict(culprit: CaseStart, stacks: str, status: int | None, context: 
     if is_selector(key):
         verdict = replace(verdict, metrics={**verdict.metrics, CALL: key})
     return _waived(verdict, culprit.id, context)
+
+
+def _timed_out(culprit: CaseStart) -> str:
+    """Return a clause on a case that ran until its deadline. A run that is resumed later does not know how long."""
+    seconds = time.time() - culprit.at
+    after = f" after {seconds:.0f} s" if 0 < seconds < 2 * MOST_CASE_SECONDS else ""
+    return f"timed out{after}: no end before the deadline"
 
 
 def _waived(verdict: Verdict, case: str, context: RunContext) -> Verdict:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from conformance.process.time_limits import case_seconds
+
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_QUIET_LINES = 30.0
 #: Share of the work that must have ended before a time is estimated. The first cases compile and load.
@@ -129,7 +131,8 @@ def progress_line(counts: Counter[str], total: int, seconds: float, left: float 
 def _named(long: Mapping[str, float]) -> str:
     """Return the end of a line that names cases which run for long, the longest first."""
     ordered: Iterable[tuple[str, float]] = sorted(long.items(), key=lambda row: -row[1])
-    return "".join(f"; {id} runs for {_clock(seconds)}" for id, seconds in ordered)
+    most = _clock(case_seconds())
+    return "".join(f"; {id} runs for {_clock(seconds)}, at most {most}" for id, seconds in ordered)
 
 
 def _clock(seconds: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from conformance.process.peak import peak_line
+from conformance.reports.declaration.corrections import PROBE
 from conformance.reports.model import Report
+from conformance.reports.plain_text import one_line
 from conformance.reports.profiles import PROFILES
 from conformance.reports.repro import rerun, whole
 from conformance.reports.totals import ExitStatus
-from conformance.reports.verdict import Outcome
+from conformance.reports.verdict import Outcome, Reason
 from conformance.runner.context import RunContext, header_of
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 #: Width of the report in columns where the output is no terminal (CI logs, files).
 _WIDTH_OF_A_LOG: Final = 120
+#: Probes of undeclared cells that are shown if nothing else ran, and characters of their messages.
+_SHOWN_PROBES: Final = 5
+_LONGEST_PROBE: Final = 240
 #: pytest's own defaults of ``-r`` and ``--tb``.
 _DEFAULT_SHORT_SUMMARY, _DEFAULT_TRACEBACKS = "fE", "auto"
 #: What stands for a character that an output does not know.
@@ -152,6 +158,19 @@ def blame_step(report: Report, folder: str) -> Iterator[str]:
         yield f"      {shlex.join(['conformance', 'blame', '--from', folder])}"
 
 
+def probed(report: Report) -> list[str]:
+    """Return a line with the bugs that a run's probes of undeclared cells found, if nothing else was verified."""
+    if report.exit_status() is not ExitStatus.NOTHING_VERIFIED:
+        return []
+    found = [case for case in report.cases if case.reason is Reason.UNDECLARED and case.metrics.get(PROBE)]
+    kinds = Counter(str(case.metrics[PROBE]) for case in found)
+    if not kinds:
+        return []
+    said = ", ".join(f"{kind} {number}" for kind, number in kinds.items())
+    shown = [f"  {case.id}: {one_line(case.message, _LONGEST_PROBE)}" for case in found[:_SHOWN_PROBES]]
+    return [f"no cell of these cases is declared; their probes, which count nowhere: {said}", *shown]
+
+
 def next_steps(report: Report, context: RunContext, kept: Path | None) -> Iterator[str]:
     """Yield where the report is, and the commands that follow from it."""
     folder = os.path.relpath(context.folder.path)
@@ -161,6 +180,9 @@ def next_steps(report: Report, context: RunContext, kept: Path | None) -> Iterat
         yield f"the run before: {os.path.relpath(kept)}"
     if status is ExitStatus.UNACCOUNTED:
         yield "next: repeat the command with --resume; it runs the cases that have no verdict"
+    elif found := probed(report):
+        yield from found
+        yield f"next: {shlex.join(['conformance', 'explain', '--report', folder])} CASE"
     elif status is ExitStatus.NOTHING_VERIFIED:
         yield f"next: {shlex.join(['conformance', 'doctor', context.options.accelerator])}"
     elif report.counts.failed:

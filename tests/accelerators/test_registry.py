@@ -142,6 +142,15 @@ def test_an_unknown_torch_type_lists_the_known_ones():
         resolve("torch:xpuu").preflight()
 
 
+def test_a_package_that_is_here_but_not_installed_is_named(tmp_path, monkeypatch):
+    (tmp_path / "torch_nova").mkdir()
+    (tmp_path / "torch_nova" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UnknownName, match="torch_nova is here, but it is not installed: pip install -e"):
+        resolve("torch:nova").preflight()
+
+
 def test_torch_cpu_is_driven_like_the_cpu():
     subject = resolve("torch:cpu")
 

@@ -137,6 +137,12 @@ def test_a_default_stream_is_found_where_the_module_names_none(invented):
     assert accelerator.default_stream(0) == "default"
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_module_without_streams_says_so_where_it_was_asked(invented):
+    with pytest.raises(AttributeError, match="current_stream"):
+        invented({}).default_stream(0)
+
+
 def test_without_graphs_capture_and_replay_do_nothing():
     graph = CPU.create_graph()
     with CPU.capture_to_graph(graph, pool=1, stream=2):

@@ -18,10 +18,11 @@ from conformance.accelerators.declaration_file import parse_declaration, read_de
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.cli.backend_text import backend_lines
 from conformance.cli.main import main
-from conformance.cli.onboard import chosen_cases, declaration_text
+from conformance.cli.onboard import broken, chosen_cases, declaration_text
 from conformance.reports.declaration.onboarding import FirstDeclaration, ProbedState, first_declaration, what_was_seen
 from conformance.reports.model import DeclaredCell
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
+from conformance.runner.terminal import probed
 from tests.acceptance.running import environment
 from tests.reports.samples import REPORTED, report_of
 
@@ -140,6 +141,28 @@ def test_a_bug_counts_neither_way(first: Any) -> None:
 
     assert said(found) == {"operators.*[float32-inference]": ("supported", "native")}
     assert (found.columns[0].broken, len(found.defects)) == (1, 1)
+
+
+def test_bugs_are_counted_by_kind_with_a_case_of_each(tmp_path: Path) -> None:
+    seen = {"add": "crash", "mul": "crash", "neg": "wrong", "abs": "right"}
+    report = report_of(
+        tmp_path, *((operator(f"{name}[float32-inference]"), unheard(saw)) for name, saw in seen.items())
+    )
+
+    bugs, deaths = broken(report, first_declaration(report))
+
+    assert bugs.startswith("3 of them are bugs")
+    assert "crash 2 (such as operators.add[float32-inference])" in bugs
+    assert deaths.startswith("2 probes ended a worker process")
+
+
+def test_a_run_of_undeclared_cells_alone_shows_what_their_probes_found(tmp_path: Path) -> None:
+    report = report_of(tmp_path, (operator("add[float32-inference]"), unheard("crash")))
+
+    counted, shown = probed(report)
+
+    assert counted.endswith("crash 1")
+    assert shown.startswith("  operators.add[float32-inference]: ")
 
 
 def test_no_pattern_is_claimed_where_much_of_the_sample_is_broken(first: Any) -> None:

@@ -43,7 +43,10 @@ def test_seed_repeats(accelerator, device, function):
     accelerator.manual_seed(1234)
     second = draw(1023, device)
 
-    assert differing(first, second) == 0, f"{differing(first, second)} of 1023 numbers differ after the same seed"
+    assert differing(first, second) == 0, (
+        f"{differing(first, second)} of 1023 numbers differ after the same seed: {function} does not draw from the "
+        "generator that manual_seed() and manual_seed_all() set"
+    )
 
 
 @case("accelerator.rng.seed_forgets", requires=[RNG], axes={"function": sorted(DRAWS)})
