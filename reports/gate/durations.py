@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -31,6 +33,9 @@ _SAME_SECONDS: Final = 2e-6
 _SAME_SHARE: Final = 5e-4
 #: Passed cases of which half may not have one and the same duration.
 _MANY_ALIKE: Final = 200
+#: Share of the durations that may equal the one before, and that may be larger, or be whole milliseconds.
+_MOST_EQUAL_NEIGHBOURS: Final = 0.2
+_MOST_MONOTONE: Final = 0.9
 #: Measurements of time and speed in a case. Two runs never measure the same.
 _MEASURED: Final = ("step_ms_median", "step_ms_p90", "tokens_per_s", "samples_per_s")
 #: Processes of one machine, at the least and for each of its cores, and shards of one run.
@@ -75,12 +80,14 @@ def check_workers(report: Report) -> Iterator[GateFinding]:
 
 def check_durations(report: Report, wall: timedelta) -> Iterator[GateFinding]:
     """Reject durations that are negative, zero or alike, and sums that do not fit into the time of the run."""
-    if backwards := [case.id for case in report.cases if case.seconds < 0]:
-        n = counted(len(backwards), "case has", "cases have")
-        yield reject("G13", f"{n} a negative duration: {named(backwards)}.", backwards)
+    if odd := [case.id for case in report.cases if not 0 <= case.seconds < math.inf]:
+        n = counted(len(odd), "case has", "cases have")
+        yield reject("G13", f"{n} a duration that is negative or no number: {named(odd)}.", odd)
+        return
     # Dates have whole seconds, so the run may have taken a second more than they say.
     had = wall.total_seconds() + 1
     yield from _check_sum(report, wall, had)
+    yield from _check_pattern(report)
     # No case passes in no time. Durations of 0 would pass every other check of time.
     if timeless := [case.id for case in report.cases if not case.seconds and case.outcome is Outcome.PASS]:
         yield reject("G13", f"{counted(len(timeless), 'case')} passed in 0 s: {named(timeless)}.", timeless)
@@ -93,6 +100,25 @@ def check_durations(report: Report, wall: timedelta) -> Iterator[GateFinding]:
         alike, number = Counter(round(seconds, 6) for seconds in durations).most_common(1)[0]
         if number > len(durations) / 2:
             yield reject("G13", f"{number} of {len(durations)} passed cases took exactly {alike:g} s.")
+
+
+def _check_pattern(report: Report) -> Iterator[GateFinding]:
+    """Reject durations that follow from their place in the file, or from each other: no clock measures such."""
+    measured = [case.seconds for case in report.cases if case.outcome is Outcome.PASS]
+    pairs = list(itertools.pairwise(measured))
+    if len(pairs) < _MANY_ALIKE:
+        return
+    signs = {
+        "are those of the case before": sum(old == new for old, new in pairs) / _MOST_EQUAL_NEIGHBOURS,
+        "grow from case to case": sum(old < new for old, new in pairs) / _MOST_MONOTONE,
+        "shrink from case to case": sum(old > new for old, new in pairs) / _MOST_MONOTONE,
+        "are whole milliseconds": sum(round(s * 1e6) % 1000 == 0 for s in measured) / _MOST_MONOTONE,
+    }
+    yield from (
+        reject("G13", f"Most of the {len(measured)} durations of passed cases {sign}.")
+        for sign, number in signs.items()
+        if number > len(pairs)
+    )
 
 
 def _check_sum(report: Report, wall: timedelta, had: float) -> Iterator[GateFinding]:

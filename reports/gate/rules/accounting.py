@@ -72,6 +72,8 @@ def check_counts(evidence: GateEvidence) -> Iterator[GateFinding]:
     planned = len(report.cases) + len(report.accounting.unaccounted)
     if report.run.suite.cases != planned:
         yield reject("G05", f"The file says that {report.run.suite.cases} cases were planned, and holds {planned}.")
+    if stray := sorted({*report.accounting.in_flight} - {planned.id for planned in report.accounting.unaccounted}):
+        yield reject("G05", f"The file says of cases with a verdict that they never ended: {named(stray)}.", stray)
     if report.accounting.torn_lines < 0:
         yield reject("G05", f"The file says that {report.accounting.torn_lines} lines of the journal were torn.")
     if report.run.suite.manifest_sha256 != evidence.plan_sha256:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -38,7 +39,11 @@ def check_honesty(evidence: GateEvidence) -> Iterator[GateFinding]:
 def _check_declaration(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Reject claims in words that no declaration has, and a denial of the core."""
     cells = evidence.report.declaration.cells
-    if odd := [claim.cell or "(empty)" for claim in cells if not claim.cell or claim.detail not in _details(claim)]:
+    if odd := [
+        claim.cell or "(empty)"
+        for claim in cells
+        if not _CELL.fullmatch(claim.cell) or claim.detail not in _details(claim)
+    ]:
         yield reject("G08", f"{counted(len(odd), 'claim')} cannot be declared in these words: {named(odd)}.", odd)
     if twice := [cell for cell, number in Counter(claim.cell for claim in cells).items() if number > 1]:
         yield reject(
@@ -104,6 +109,8 @@ _STATES_OF: Final = {
     # Only a cell that is declared unsupported can work beyond its declaration.
     Reason.UNDER_DECLARED: UNSUPPORTED,
 }
+#: A cell or a pattern of cells, with its axes. A bare star would claim everything.
+_CELL: Final = re.compile(r"[A-Za-z_][\w.*-]*(\[[\w*.,-]+\])?", re.ASCII)
 #: Details of claims that are not computed natively.
 _NOT_NATIVE: Final = frozenset({"emulated", "host"})
 #: Details that a claim of each state may have.

@@ -8,6 +8,7 @@ from typing import Final
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, note, reject
 from conformance.reports.gate.manifests import torch_series
+from conformance.reports.model import RECORDS_STACK
 from conformance.reports.plain_text import one_line, told_apart
 from conformance.reports.profiles import containing
 
@@ -24,6 +25,9 @@ def check_version(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject(
             "G02", f"The report is of format {evidence.report.schema}; run again: {OLDEST_SCHEMA} is the oldest."
         )
+    newer = (evidence.report.environment.plugins, evidence.report.run.suite.files_sha256)
+    if evidence.report.schema < RECORDS_STACK and any(newer):
+        yield reject("G02", f"The file has facts that its format {evidence.report.schema} does not know.")
     version = one_line(evidence.report.run.suite.version, 40) or "(none)"
     if version not in evidence.releases:
         known = ", ".join(evidence.releases[-_CURRENT - _STALE :])

@@ -21,6 +21,8 @@ DEVICE_TYPES: Final = {"klxpu": "cuda"}
 _NEEDS_BUILD: Final = frozenset({"cuda", "xpu"})
 #: Characters of a fact about the accelerator, and the number of its kinds of chips.
 _LONGEST_FACT: Final = 200
+#: Characters of a note, a reason or another fact.
+_LONGEST_REMARK: Final = 4_000
 _MOST_CHIPS: Final = 64
 _PLAIN_SPEC: Final = re.compile(r"[\w.+-]+(:[\w.+-]+)?", re.ASCII)
 
@@ -40,14 +42,25 @@ def check_names(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G17", f"The accelerator's name {shown} {fault}.")
     elif posed := _posed_as(report):
         yield reject("G17", f"The accelerator's name {shown} looks like {posed}, and its spec and device are others.")
-    if long := [field for field, text in _texts(report) if field.startswith("accel") and len(text) > _LONGEST_FACT]:
-        yield reject("G17", f"More than {_LONGEST_FACT} characters are in: {named(long)}.")
-    if len(report.accelerator.device_names) > _MOST_CHIPS:
-        yield reject("G17", f"The file names {len(report.accelerator.device_names)} kinds of chips.")
+    yield from _check_lengths(report)
     if said := _contradiction(report):
         yield reject("G17", said)
     if evidence.accelerator and name != evidence.accelerator:
         yield reject("G17", f"The report is of {shown}, not of {evidence.accelerator!r}, which is required.")
+
+
+def _check_lengths(report: Report) -> Iterator[GateFinding]:
+    """Reject texts that are longer than what they name, break the line, or are no name at all."""
+    if long := [field for field, text in _texts(report) if field.startswith("accel") and len(text) > _LONGEST_FACT]:
+        yield reject("G17", f"More than {_LONGEST_FACT} characters are in: {named(long)}.")
+    if broken := [field for field, text in _texts(report) if "\n" in text or "\r" in text]:
+        yield reject("G17", f"A line break is in: {named(broken)}.")
+    if wordy := sorted({field for field, text in _remarks(report) if len(text) > _LONGEST_REMARK}):
+        yield reject("G17", f"More than {_LONGEST_REMARK} characters are in: {named(wordy)}.")
+    if any(mark in report.accelerator.package for mark in ("/", "\\", "..")):
+        yield reject("G17", "The name of the accelerator's package is a path.")
+    if len(report.accelerator.device_names) > _MOST_CHIPS:
+        yield reject("G17", f"The file names {len(report.accelerator.device_names)} kinds of chips.")
 
 
 def misleading_name(report: Report) -> str:
@@ -71,6 +84,14 @@ def _texts(report: Report) -> Iterator[tuple[str, str]]:
     yield from ((f"environment.{fact}", f"{fact}{value}") for fact, value in report.environment.facts.items())
     for claim in report.declaration.cells:
         yield from (("declaration", text) for text in (claim.cell, claim.state, claim.detail))
+
+
+def _remarks(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the texts of the file's head that may be longer than a name."""
+    yield "run.id", report.run.id
+    yield from (("notes", note) for note in report.notes)
+    yield from ((f"environment.{fact}", str(value)) for fact, value in report.environment.facts.items())
+    yield from (("declaration", text) for claim in report.declaration.cells for text in (claim.reason, claim.source))
 
 
 def _posed_as(report: Report) -> str:

@@ -24,13 +24,17 @@ from conformance.reports.verdict import Outcome
 #: Tolerated difference between the clocks of two machines.
 _SKEW: Final = timedelta(minutes=10)
 #: Facts of the machine that every run records.
-_FACTS: Final = ("python", "system", "torch")
+_FACTS: Final = ("python", "system", "torch", "pytest")
 #: The largest plausible numbers of facts.
 _MOST: Final = {"cores": 65_536, "memory_gib": 1 << 20}
 _MOST_DEVICES: Final = 65_536
 #: A type of devices, or one device with its number; a version of Python.
 _DEVICE: Final = re.compile(r"[A-Za-z_]\w*(?::(\d{1,6}))?", re.ASCII)
 _PYTHON: Final = re.compile(r"\d+\.\d+(\.\d+)?([a-z+-][\w.+-]*)?", re.ASCII)
+#: A date as a run writes it. No place on earth is further from UTC than 14 hours.
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-](0\d|1[0-3]):[0-5]\d|[+-]14:00)", re.ASCII)
+#: Oldest versions that this suite runs with.
+_OLDEST: Final = {"python": (3, 10), "pytest": (7, 0)}
 #: A commit of this project, and a SHA-256, as a report writes them.
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,40}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -77,6 +81,16 @@ def _check_plugins(report: Report) -> Iterator[GateFinding]:
         yield reject("G12", f"The run loaded code that belongs to no installed package: {named(unknown)}.")
     if missing := [own for own in _OWN_PLUGINS if not any(plugin.startswith(f"{own} ") for plugin in plugins)]:
         yield reject("G12", f"The file does not name the plugins that every run loads: {named(missing)}.")
+    yield from (reject("G12", f"The file names two versions of {name}: {said}.") for name, said in _unlike(report))
+
+
+def _unlike(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the plugins whose version differs from the one that the file gives elsewhere."""
+    known = {_OWN_PLUGINS[0]: report.run.suite.version, _OWN_PLUGINS[1]: report.environment.facts.get(_OWN_PLUGINS[1])}
+    for name, version in (plugin.rsplit(" ", 1) for plugin in report.environment.plugins if " " in plugin):
+        # A version of a working tree has a suffix.
+        if known.get(name) and not version.startswith(str(known[name])):
+            yield name, one_line(f"{version} and {known[name]}", 80)
 
 
 def _check_profile(evidence: GateEvidence) -> Iterator[GateFinding]:
@@ -99,6 +113,8 @@ def check_times(evidence: GateEvidence) -> Iterator[GateFinding]:
         yield reject("G13", "The start or the end of the run is not a date with a time zone.")
     if started is None or finished is None:
         return
+    if not all(map(_DATE.fullmatch, (run.started, run.finished))) or run.started[-6:] != run.finished[-6:]:
+        yield reject("G13", "The start and the end of the run are not written as a run writes them, in one time zone.")
     if finished < started:
         yield reject("G13", f"The run ended before it began: {finished.isoformat()} is before {started.isoformat()}.")
         return
@@ -169,12 +185,20 @@ def _check_facts(report: Report) -> Iterator[GateFinding]:
     names = [name.casefold() for name in facts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         yield reject("G15", f"The file has facts with the same name: {named(twice)}.")
-    if (python := str(facts.get("python", ""))) and not _PYTHON.fullmatch(python):
-        yield reject("G15", f"No interpreter has this version: {one_line(python, 40)}.")
+    python = str(facts.get("python", ""))
+    if python and (not _PYTHON.fullmatch(python) or _series(python) < _OLDEST["python"]):
+        yield reject("G15", f"No interpreter that runs this suite has this version: {one_line(python, 40)}.")
+    if (pytest := str(facts.get("pytest", ""))) and _series(pytest) < _OLDEST["pytest"]:
+        yield reject("G15", f"This pytest does not run this suite: {one_line(pytest, 40)}.")
     for name, most in _MOST.items():
         value = facts.get(name, 1)
-        if isinstance(value, str) or not 0 < value <= most:
+        if isinstance(value, str) or not 0 < value <= most or (name == "cores" and value != int(value)):
             yield reject("G15", f"No machine has this fact: {name} {one_line(str(value), 40)}.")
+
+
+def _series(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def _check_devices(evidence: GateEvidence) -> Iterator[GateFinding]:

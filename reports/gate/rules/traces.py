@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -24,6 +24,10 @@ _PROBE, _HOST_BYTES = "probe", "host_bytes"
 #: number or a text for an error.
 _COUNTS: Final = ("comparisons", "samples")
 _ERRORS: Final = ("max_abs", "host_budget_ratio", *_RATIOS)
+#: Comparisons and samples that no case makes.
+_MOST_COUNTED: Final = 10**7
+#: Errors that are enough to tell an invented one by its repetition.
+_TELLING: Final = 200
 #: Largest numbers of floating-point dtypes. Two results differ by twice as much at the most, in each of two parts.
 _LARGEST: Final = {
     "float16": 65504.0,
@@ -62,17 +66,29 @@ def check_traces(evidence: GateEvidence) -> Iterator[GateFinding]:
         if case.metrics:
             for trace in _impossible(case, challenged=challenged):
                 found[trace].append(case.id)
+    yield from _check_repeated_errors(evidence)
     for trace, ids in found.items():
         yield reject("G18", f"{counted(len(ids), 'case')} {trace}: {named(ids)}.", ids)
+
+
+def _check_repeated_errors(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Reject one and the same error in most cases that have one: measured errors differ."""
+    errors = Counter(case.metrics.get(_RATIOS[0]) or 0 for case in evidence.report.cases if case.metrics)
+    del errors[0]
+    number = sum(errors.values())
+    if number >= _TELLING and (most := errors.most_common(1)[0])[1] > number / 2:
+        yield reject("G18", f"{most[1]} of {number} cases with an error have the same one: {most[0]}.")
 
 
 def _impossible(case: CaseRecord, *, challenged: bool) -> Iterator[str]:
     """Yield metrics of a case that no run writes."""
     metrics = case.metrics
-    for name in _COUNTS:
-        value = metrics.get(name, 1)
-        if type(value) is not int or value < 1:
-            yield f"with a count that is none ({name})"
+    counts = [metrics.get(name, 1) for name in _COUNTS]
+    odd = [value for value in counts if type(value) is not int or not 0 < value <= _MOST_COUNTED]
+    if odd:
+        yield f"with a count that is none ({', '.join(_COUNTS)})"
+    elif "comparisons" in metrics and counts != sorted(counts, reverse=True):
+        yield "with fewer comparisons than samples (comparisons)"
     for name in _ERRORS:
         value = metrics.get(name, 0.0)
         if isinstance(value, str) or value < 0:

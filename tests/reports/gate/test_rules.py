@@ -387,7 +387,7 @@ def _run(**changes: Any) -> Callable[[], Report]:
         (_run(started="2026-06-01T12:11:00+00:00", finished="2026-06-01T12:12:00Z"), "dated in the future"),
         (lambda: honest(days=91), "The run is 91 days old; profile training accepts 90."),
         (lambda: honest(days=11), "run began after the report"),
-        (lambda: with_case(honest(), ADD, seconds=-1.0), "has a negative duration"),
+        (lambda: with_case(honest(), ADD, seconds=-1.0), "has a duration that is negative"),
         (lambda: with_case(honest(), ADD, seconds=99_999.0), "more than the run had"),
         (
             lambda: replace(honest(), cases=tuple(replace(c, seconds=0.0) for c in honest().cases)),

@@ -32,7 +32,7 @@ from conformance.reports.waivers.model import Waiver, WaiverKind
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=timezone.utc)
 TORCH = "2.13.0+acme"
-FACTS = {"python": "3.11.7", "system": "Linux", "torch": TORCH}
+FACTS = {"python": "3.11.7", "pytest": "9.2.0", "system": "Linux", "torch": TORCH}
 PLUGINS = ("accelerator-conformance 0.1.0", "pytest-xdist 3.8.0")
 FILES = "5e" * 32
 
