@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -78,6 +80,34 @@ def test_a_lost_gradient_is_named_with_its_place() -> None:
         AssertionError, match=r"bent, rank 3, step 1: the gradient of second.weight\[4, 7\] is 0.0, exact"
     ):
         compared.tell(Checker())
+
+
+class Stuck:
+    """Accelerator whose graphs run when they are captured, and never again."""
+
+    def create_graph(self) -> object:
+        return object()
+
+    def synchronize(self) -> None:
+        pass
+
+    def Stream(self) -> object:
+        return object()
+
+    @contextlib.contextmanager
+    def stream(self, stream: object) -> Iterator[None]:
+        yield
+
+    def capture_to_graph(self, graph: object) -> Any:
+        return contextlib.nullcontext()
+
+    def replay_graph(self, graph: object) -> None:
+        pass
+
+
+def test_a_graph_that_replays_nothing_is_red() -> None:
+    with pytest.raises(AssertionError, match=r"bent, step 2: the gradient of first.weight\["):
+        check_way(Checker(), "captured", families()["bent"], Stuck(), HOST, "float32")
 
 
 def test_there_are_enough_families_and_gradients_need_more_than_bfloat16() -> None:
