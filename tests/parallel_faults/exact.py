@@ -17,6 +17,8 @@ from tests.parallel_faults.faults import (
     _loaded,
     _local,
     _mean,
+    _reduced,
+    _swapped,
     around,
 )
 
@@ -138,5 +140,15 @@ OWN = (
           place=r"rank 1, step 2: the weight model.layers.1.mlp.up_proj.weight after the step\["),
     Fault("exact: one element of a momentum is lost on resume", RESUMED, _loaded(_first_moment_lost),
           place=r"step 2: the momentum of lm_head.weight\["),
+)  # fmt: skip
+ZERO = EXACT + "deepspeed_zero[2]"
+#: Faults that need DeepSpeed.
+EXACT_UNDER_DEEPSPEED = (
+    Fault("exact: zero reduces half of the gradients", ZERO, _reduced(lambda t: t[::2].div_(2)),
+          place=r"zero \d: decoder-2, rank \d, step 1: the gradient of [\w.]+\["),
+    Fault("exact: zero loses the last bit of a sum", ZERO, _reduced(lambda t: t.mul_(1.0 + 2.0**-23)),
+          place=r"zero \d: decoder-2, rank \d, step 1: the gradient of [\w.]+\["),
+    Fault("exact: zero gathers parts in the wrong order", ZERO, _after(dist, "all_gather_into_tensor", _swapped),
+          place=r"zero \d: decoder-2, rank \d, step \d: "),
 )  # fmt: skip
 EXACT_FAULTS = (*OWN, *(_twin(fault) for fault in FAULTS if fault.case.removeprefix(LLAMA) in _TWINS))

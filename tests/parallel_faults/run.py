@@ -30,11 +30,12 @@ def main() -> None:
         importlib.import_module(name)
     import torch
 
-    from tests.parallel_faults.exact import EXACT_FAULTS
+    from tests.parallel_faults.exact import EXACT_FAULTS, EXACT_UNDER_DEEPSPEED
     from tests.parallel_faults.faults import FAULTS, UNDER_DEEPSPEED
 
     torch.set_num_threads(1)
-    faults = (*FAULTS, *EXACT_FAULTS, *(UNDER_DEEPSPEED if importlib.util.find_spec("deepspeed") else ()))
+    more = (*UNDER_DEEPSPEED, *EXACT_UNDER_DEEPSPEED) if importlib.util.find_spec("deepspeed") else ()
+    faults = (*FAULTS, *EXACT_FAULTS, *more)
     chosen = [fault for fault in faults if part in fault.name]
     known = {planned.case.id: planned for planned in bundled_cases(["workloads"])}
     sound = {case: outcome(known[case], None) for case in dict.fromkeys(fault.case for fault in chosen)}
