@@ -130,7 +130,7 @@ def test_sampling_computes_less_than_the_call(monkeypatch: pytest.MonkeyPatch) -
 
     original = judging._made
     monkeypatch.setattr(judging, "_made", counted)
-    for name in ("mm", "bmm", "_softmax", "native_layer_norm", "sum", "embedding", "silu"):
+    for name in ("mm", "bmm", "_softmax", "sum", "embedding", "silu"):
         made.clear()
         assert not wrong(ran(name), 3)
         whole = sum(leaf.numel() for leaf in ran(name).given.args if isinstance(leaf, torch.Tensor))
