@@ -183,6 +183,16 @@ def test_equal_numbers_may_be_chosen_in_any_order() -> None:
     assert wrong(Ran(function, Made((values, 2), {}), [there[0], torch.ones(40_000, 2, dtype=torch.int64)]), 0)
 
 
+def test_the_order_of_the_largest_is_open_if_nobody_asks_for_it() -> None:
+    function = torch.ops.aten.topk.default
+    source = torch.randn(5000, 9, generator=torch.Generator().manual_seed(0))
+    found = [tensor.flip(1) for tensor in source.topk(3)]
+
+    assert not wrong(Ran(function, Made((source, 3, -1, True, False), {}), found), 0)
+    assert wrong(Ran(function, Made((source, 3), {}), found), 0)
+    assert wrong(Ran(function, Made((source, 3, -1, True, False), {}), [found[0] * 2, found[1]]), 0)
+
+
 # --- mutants that only a size shows, on the simulated device ----------------------------------------------------------
 
 

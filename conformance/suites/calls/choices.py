@@ -15,10 +15,13 @@ from .kernels import base_name, bound, named
 def chooses(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any], actual: torch.Tensor, host: torch.Tensor
 ) -> bool:
-    """Return whether other positions than the host's choose equal numbers."""
-    if base_name(function) not in named("choices") or actual.dtype is not torch.int64:
+    """Return whether other positions than the host's choose equal numbers, or the same ones in an order that is open."""
+    if base_name(function) not in named("choices"):
         return False
     names = bound(function, args, kwargs)
+    is_unordered = base_name(function) == "topk" and not names["sorted"]
+    if actual.dtype is not torch.int64:
+        return is_unordered and _are_same(actual, host, names["dim"], is_unordered=True)
     source, dim = plain(names["self"]), names.get("dim", -1)
     if not source.dim():
         return bool((actual == 0).all())
@@ -33,4 +36,11 @@ def chooses(
     twice = ordered.diff(dim=dim) == 0
     if base_name(function) in ("sort", "topk") and bool(twice.any()):
         return False
-    return same_bits(source.gather(dim, actual), source.gather(dim, host))
+    chosen, due = source.gather(dim, actual), source.gather(dim, host)
+    return _are_same(chosen, due, dim, is_unordered=is_unordered)
+
+
+def _are_same(actual: torch.Tensor, host: torch.Tensor, dim: int, *, is_unordered: bool) -> bool:
+    if is_unordered and actual.dim():
+        actual, host = actual.sort(dim=dim).values, host.sort(dim=dim).values
+    return same_bits(actual, host)
