@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -96,6 +96,11 @@ def _dtypes(kernel: str, flags: Flags, place: str) -> Iterator[str]:
     yield from sorted({dtype for seen in flags.values() for dtype in dtypes_of(seen)} - {"complex32"})
 
 
+def _float_dtypes(kernel: str, flags: Flags, place: str) -> Iterator[str]:
+    seen = set(_dtypes(kernel, flags, place))
+    yield from (dtype for dtype in ("float16", "bfloat16", "float32", "float64") if dtype in seen)
+
+
 def _in_dtype(kernel: str, word: str, values: Values) -> Iterator[Values]:
     """Yield the values in the wanted dtype; indices and truth values stay."""
     wanted, now = getattr(torch, word), dtype_of(list(values.values()))
@@ -112,6 +117,9 @@ ONE_DTYPE = Condition(
     lambda kernel, word, flags: any(word in seen for seen in flags.values()),
     _in_dtype,
 )
+
+#: The same for special values, which integers do not have.
+ONE_FLOAT_DTYPE = replace(ONE_DTYPE, words=_float_dtypes)
 
 # --- sequences --------------------------------------------------------------------------------------------------------
 
@@ -197,12 +205,16 @@ _LAYOUTS: dict[str, tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor
 
 def _others(kernel: str, flags: Flags, place: str) -> Iterator[str]:
     """Yield what another argument may be at the same time: a layout of a tensor, or other than its default."""
+    if kernel.startswith("aten::_copy_from"):
+        return  # its second tensor is the one that it writes
     for at, argument in enumerate(schema(kernel).arguments):
         seen = set(flags.get(str(at), ()))
         if str(at) == place or is_written(argument) or not seen:
             continue
         if "Tensor" in kind_of(argument):
-            yield from (f"{at} {layout}" for layout in _LAYOUTS if dtypes_of(sorted(seen)) and size_class([*seen]) > 1)
+            # Whether no dimensions make sense is known from what was given.
+            usual = [layout for layout in _LAYOUTS if layout != "0-dim" or layout in seen]
+            yield from (f"{at} {layout}" for layout in usual if dtypes_of(sorted(seen)) and size_class([*seen]) > 1)
         elif argument.has_default_value() and argument.name not in ("generator", "memory_format", "non_blocking"):
             yield f"{at} set"
 

@@ -47,6 +47,7 @@ def _on_a_thread(work: Callable[[], None]) -> None:
 
 @source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)
 def elsewhere(cell: Cell) -> Iterator[Call]:
-    """Yield samples with other kinds of arguments."""
-    for sample in unlike(cell, cell.fixed, _SAMPLES):
+    """Yield samples with other kinds of arguments, and an image for functions of single elements."""
+    image = variants.image_of(cell)
+    for sample in [*unlike(cell, cell.fixed, _SAMPLES), *([] if image is None else [image])]:
         yield sample.named(change="on another thread, without gradients")

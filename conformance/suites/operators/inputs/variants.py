@@ -461,7 +461,7 @@ def _chosen(cell: Cell) -> list[Call]:
     return cell.kept("variants", lambda: list(_choose(cell)))
 
 
-def _image(cell: Cell) -> Call | None:
+def image_of(cell: Cell) -> Call | None:
     """Return a sample of four dimensions for a function of single elements, if the host computes it and draws none."""
     image = tiers.image(cell.info, cell.dtype)
     made = host_call(cell.info.op, image) if image is not None else None
@@ -476,7 +476,7 @@ def _choose(cell: Cell) -> Iterator[Call]:
     first = representative(cell.fixed)
     if not (isinstance(first.input, torch.Tensor) and first.input.dim() > 1):
         # A vector has no rows that may lie apart, and no channels that may be last.
-        first = _image(cell) or first
+        first = image_of(cell) or first
     yield first
     if not cell.is_first_dtype:
         return
