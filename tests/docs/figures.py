@@ -166,9 +166,9 @@ def generated_faults() -> str:
 
 
 def reported_bugs() -> str:
-    """Return the scores of planted public reports by backend, from the committed measurement."""
+    """Return the scores of planted public reports, from the committed measurement."""
     measured = json.loads(reported.MEASURED.read_text(encoding="utf-8"))
-    return reported.summary([reported.Found.of(row) for row in measured])
+    return reported.summary([reported.Found.of(row) for row in measured], by_backend=False)
 
 
 def _share(score: dict[str, float]) -> str:

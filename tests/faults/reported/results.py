@@ -93,10 +93,10 @@ def score(results: Sequence[Found]) -> str:
     return f"{count} of {len(live)}: {count / len(live):.0%} ({low:.0%} to {high:.0%})" if live else "–"
 
 
-def summary(results: Sequence[Found]) -> str:
+def summary(results: Sequence[Found], *, by_backend: bool = True) -> str:
     """Return the scores of all bugs, of those that were held out, and by backend."""
     groups = [("all", list(results)), ("held out", [found for found in results if found.held_out])]
-    names = sorted({found.backend for found in results})
+    names = sorted({found.backend for found in results}) if by_backend else []
     groups += [(f"`{name}`", [found for found in results if found.backend == name]) for name in names]
     rows = [(name, len(mine), sum(found.live for found in mine), score(mine)) for name, mine in groups]
     return tabulate(rows, ("bugs of", "reports", "live", "found"), tablefmt="github")
