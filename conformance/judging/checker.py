@@ -54,7 +54,9 @@ class Checker:
 
     def agree(self, actual: Any, other: Any, message: str) -> None:
         """Compare two results of the device, as ``equal`` does. They answer no challenge: devices round differently."""
-        self.that(_same(actual, other), f"{message}: {_shown(actual)} is not {_shown(other)}")
+        same = _same(actual, other)
+        # To show tensors takes longer than to compare them.
+        self.that(same, "" if same else f"{message}: {_shown(actual)} is not {_shown(other)}")
 
     def bits(self, tensor: Any) -> Any:
         """Return a result of the device as ``result`` does, for a comparison bit for bit."""

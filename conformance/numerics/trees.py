@@ -9,6 +9,8 @@ import torch
 
 #: Types of values that hold no others and are the same on every device.
 PLAIN_TYPES = frozenset({int, float, bool, complex, type(None), torch.dtype})
+#: Types that ``mapped`` looks into. Most of what they hold are leaves, for which it is not called again.
+_NESTED = frozenset({tuple, list, dict})
 
 
 def leaves(value: Any) -> list[Any]:
@@ -25,7 +27,10 @@ def _gather(value: Any, found: list[Any]) -> None:
         found.append(value)
     elif isinstance(value, (tuple, list)) and kind is not torch.Size:
         for item in value:
-            _gather(item, found)
+            if type(item) in PLAIN_TYPES:  # a call for each of them would take longer
+                found.append(item)
+            else:
+                _gather(item, found)
     elif isinstance(value, dict):
         for item in value.values():
             _gather(item, found)
@@ -42,9 +47,9 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return the structure with ``change`` applied to every leaf; named tuples and other subclasses are leaves."""
     kind = type(value)
     if kind is tuple:
-        return tuple([mapped(item, change) for item in value])
+        return tuple([mapped(item, change) if type(item) in _NESTED else change(item) for item in value])
     if kind is list:
-        return [mapped(item, change) for item in value]
+        return [mapped(item, change) if type(item) in _NESTED else change(item) for item in value]
     if kind is dict:
-        return {key: mapped(item, change) for key, item in value.items()}
+        return {key: mapped(item, change) if type(item) in _NESTED else change(item) for key, item in value.items()}
     return change(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
 import torch
@@ -92,13 +92,13 @@ class Call:
     def with_arguments(self, arguments: Any) -> Call:
         """Return this call with other arguments, given as (input, args, kwargs)."""
         first, args, kwargs = arguments
-        return replace(self, input=first, args=args, kwargs=kwargs)
+        return self._with(input=first, args=args, kwargs=kwargs)
 
     def with_argument(self, place: int | str, value: Any) -> Call:
         """Return this call with another argument after the first one, given by its place or its name."""
         if isinstance(place, str):
-            return replace(self, kwargs={**self.kwargs, place: value})
-        return replace(self, args=(*self.args[:place], value, *self.args[place + 1 :]))
+            return self._with(kwargs={**self.kwargs, place: value})
+        return self._with(args=(*self.args[:place], value, *self.args[place + 1 :]))
 
     def with_tensor(self, old: torch.Tensor, new: torch.Tensor) -> Call:
         """Return this call with another tensor in every place of ``old``."""
@@ -106,7 +106,7 @@ class Call:
 
     def named(self, **names: Any) -> Call:
         """Return this call with other words for its identity. What was found out about its arguments stays."""
-        found = replace(self, **names)
+        found = self._with(**names)
         found.__dict__["kept"] = self.kept
         if "tensors" in self.__dict__:
             found.__dict__["tensors"] = self.tensors
@@ -115,6 +115,16 @@ class Call:
     def into(self, form: str, function: Any, **extra: Any) -> Call:
         """Return this call in another form: of this function, with these further arguments, made on the host."""
         return self.named(form=form, function=function, extra=extra)
+
+    def _with(self, **changes: Any) -> Call:
+        """Return this call with other fields, as replace() does, which takes longer than the copy of a small tensor."""
+        found = object.__new__(type(self))
+        known = self.__dict__
+        found.__dict__.update({name: known[name] for name in _FIELDS})
+        found.__dict__.update(changes)
+        if len(found.__dict__) > len(_FIELDS):
+            raise TypeError(f"a call has no {', '.join(sorted(changes.keys() - set(_FIELDS)))}")
+        return found
 
     @property
     def arguments(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -126,9 +136,7 @@ class Call:
         stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
         copies: dict[int, torch.Tensor] = {}
         first, args, kwargs = copied(self.arguments, device, stay, self._shared, copies)
-        found = object.__new__(type(self))  # not replace(), which takes longer than the copy of a small tensor
-        found.__dict__.update({name: self.__dict__[name] for name in _FIELDS})
-        found.__dict__.update(input=first, args=args, kwargs=kwargs, device=device, origin=self.origin or self)
+        found = self._with(input=first, args=args, kwargs=kwargs, device=device, origin=self.origin or self)
         found.__dict__["tensors"] = [copies[id(tensor)] for tensor in self.tensors]
         if self.extra:
             found.__dict__["extra"] = copied(dict(self.extra), device)

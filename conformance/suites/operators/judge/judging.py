@@ -48,7 +48,8 @@ class Judge:
         cell = self._cell
         if cell.selects(call):
             cell.note(call, aspect, allowed)
-            cell.check.that(condition, f"{_about(call, part)}: {said}")
+            # The label of a call is only made for a failure.
+            cell.check.that(condition, "" if condition else f"{_about(call, part)}: {said}")
 
     def equal(self, call: Call, actual: Any, expected: Any, part: str = "") -> None:
         """Compare two values with ``==``, and tensors bit for bit; the device's one may answer a challenge."""
