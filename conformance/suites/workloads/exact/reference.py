@@ -74,7 +74,10 @@ class Comparison:
     ) -> None:
         """``exact`` is the reference of a training that is no family's, whose name stands for ``family`` then."""
         name = family if isinstance(family, str) else family.name
-        self._exact = exact or reference(family, family.steps, proven=not rank)  # type: ignore[union-attr, arg-type]
+        if exact is None:
+            assert not isinstance(family, str)
+            exact = reference(family, family.steps, proven=False) if rank else reference(family, family.steps)
+        self._exact = exact
         self._where = f"{kind}{name}" + ("" if rank is None else f", rank {rank}")
         self._dtype = dtype
         self.differences: list[str] = []
