@@ -22,6 +22,8 @@ SIZES = (
 )  # fmt: skip
 #: Rows that stay the same while their padding, their strides or their chunks change.
 ROWS = 33
+#: Rows of zeros behind them: few, and as many as make a number of rows of above, for which kernels choose another way.
+PADDINGS = (1, 2, *(size - ROWS for size in SIZES if ROWS + 2 < size <= 1025))
 #: Rows of which the gradient is computed too: it costs twice the rest.
 _MOST_BACKWARD = 1025
 #: Chunks of a size that are computed, at the beginning and at the end: the last one has fewer rows. Those between them
@@ -163,7 +165,7 @@ def by_padding(subject: Subject) -> Compared:
     """Yield each number of rows of zeros behind, and the pass in which the rows have other bits than without."""
     data = subject.rows(ROWS)
     alone = subject.both(data)
-    for size in (size for size in SIZES if size <= 1025):
+    for size in PADDINGS:
         padded = subject.both(torch.cat((data, data.new_zeros(size, WIDTH))))
         yield size, _way(_first(padded, slice(ROWS)), alone)
 
