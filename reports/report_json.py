@@ -12,7 +12,7 @@ import io
 import json
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from itertools import chain
@@ -238,36 +238,43 @@ def unpack(value: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def unpacked_rows(rows: Sequence[Any], shapes: Any, where: str) -> list[dict[str, Any]]:
     """Return rows of a packed report as canonical cases; JournalError if one does not fit its shape."""
+    said: dict[int, dict[str, Any]] = {}
     try:
-        return [_case(row, shapes) for row in rows]
+        return [_case(row, shapes, said) for row in rows]
     except (TypeError, ValueError, LookupError, AttributeError):
         raise JournalError(f"{where} is not a packed report: a row does not fit its shape.") from None
 
 
-def _case(row: Any, shapes: Sequence[Any]) -> dict[str, Any]:
-    """Return one row of a packed report as a canonical case. Raises errors of a wrong type, value or index."""
+def _case(row: Any, shapes: Sequence[Any], said: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Return one row of a packed report as a canonical case. Raises errors of a wrong type, value or index.
+
+    ``said`` keeps the members that a shape has for its cases: thousands of rows have the same shape.
+    """
     if type(row) is not list or not 2 <= len(row) <= _PARTS or type(row[1]) is not int or row[1] < 0:
         raise TypeError
     # The writer leaves out zeros at the end of a row.
     full: list[Any] = [*row, *[0] * (_PARTS - len(row))]
     id, shape, seconds, requires, axes, values, message, repro = full
     common, names, metrics = shapes[shape]
-    if type(id) is not str or not set(common) <= set(COMMON):
+    if shape not in said:
+        if not set(common) <= set(COMMON):
+            raise TypeError
+        said[shape] = {name: value for name, value in common.items() if _is_said(value)}
+    if type(id) is not str:
         raise TypeError
-    return dict(
-        _present(
-            id=id,
-            **common,
-            seconds=seconds,
-            requires=requires or ([id] if requires == 0 else requires),
-            axes=dict(zip(names, axes, strict=True)) if axes else dict(said_axes(id, names) or {}),
-            metrics=dict(zip(metrics, values or (), strict=True)),
-            message=message,
-            repro=repro,
-        )
-    )
+    case = {"id": id, **said[shape]}
+    if _is_said(seconds):
+        case["seconds"] = seconds
+    if _is_said(requires) or requires == 0:
+        case["requires"] = [id] if requires == 0 else requires
+    if known := dict(zip(names, axes, strict=True)) if axes else said_axes(id, names):
+        case["axes"] = known
+    if known := dict(zip(metrics, values or (), strict=True)):
+        case["metrics"] = known
+    case.update((name, text) for name, text in (("message", message), ("repro", repro)) if _is_said(text))
+    return case
 
 
-def _present(**members: Any) -> Iterator[tuple[str, Any]]:
-    """Return the members that hold something. A zero stands for a missing one."""
-    return ((name, value) for name, value in members.items() if value not in (0, [], {}) or value is False)
+def _is_said(value: Any) -> bool:
+    """Return whether a member holds something. A zero stands for a missing one."""
+    return value is False or value not in (0, [], {})
