@@ -15,7 +15,7 @@ from conformance.accelerators.interface import MissingMember
 from conformance.base.errors import ConformanceError
 from conformance.judging.checker import Checker
 from conformance.judging.finding import EnvironmentLacks, Finding, Refused
-from conformance.judging.origin import Origin, is_assertion_of_the_case, origin_of
+from conformance.judging.origin import Origin, foreign_place, is_assertion_of_the_case, origin_of
 from conformance.reports.verdict import Reason
 
 _LONGEST_MESSAGE = 2000
@@ -81,13 +81,13 @@ def observe(error: BaseException | None) -> Observation:
     if _is_of_the_suite(error):
         return Observation(Seen.SUITE_ERROR, f"{type(error).__name__}: {message}{_place(error)}")
     if isinstance(error, AssertionError) and not is_assertion_of_the_case(error):
-        return Observation(Seen.RAISED, f"{type(error).__name__}: {message}")
+        return Observation(Seen.RAISED, f"{type(error).__name__}: {message}{foreign_place(error)}")
     for types, seen in _SEEN_BY_TYPE:
         if isinstance(error, types):
             return Observation(seen, message)
     if is_out_of_memory(error):
         return Observation(Seen.ENVIRONMENT, f"out of memory on this machine: {message}")
-    return Observation(Seen.RAISED, f"{type(error).__name__}: {message}")
+    return Observation(Seen.RAISED, f"{type(error).__name__}: {message}{foreign_place(error)}")
 
 
 def _is_of_the_suite(error: BaseException) -> bool:

@@ -57,6 +57,17 @@ def origin_of(error: BaseException) -> Origin:
     return Origin.BODY if _is_ours(asked[-1], frames[0]) else Origin.OUTSIDE
 
 
+def foreign_place(error: BaseException) -> str:
+    """Return module and line of the innermost frame, if it is of torch or of a vendor's package; empty if it is ours.
+
+    Without it a vendor does not see which of many calls below the case's own one has failed.
+    """
+    frames = _frames_of_the_case(error.__traceback__)
+    if len(frames) < 2 or _is_ours(frames[-1], frames[0]):
+        return ""
+    return f" (in {_module(frames[-1])}:{frames[-1].f_lineno})"
+
+
 def is_assertion_of_the_case(error: AssertionError) -> bool:
     """Tell whether a check of the case failed; else torch, a vendor's package or another library asserted.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -76,3 +77,15 @@ def test_an_asserts_own_sentence_is_enough() -> None:
 )
 def test_exit_status(pytests: int, reports: int, expected: int) -> None:
     assert run_status(pytests, reports) == expected
+
+
+def test_an_exception_of_a_library_says_where_it_was_raised() -> None:
+    import json
+
+    def case() -> None:
+        json.loads("{")
+
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        case()
+
+    assert re.search(r" \(in json\.decoder:\d+\)$", observe(raised.value).message)
