@@ -49,6 +49,21 @@ def operators() -> dict[str, Any]:
     return {info.full_name: info for info in op_db}
 
 
+@functools.cache
+def followers() -> dict[str, str]:
+    """Return the operators of PyTorch's other databases, and which one of ours each is about; "" for none.
+
+    ``_refs.abs`` is a second implementation of abs in Python, and ``_foreach_abs`` is abs of a list of tensors.
+    """
+    from torch.testing._internal import common_methods_invocations as databases
+
+    found = {info.full_name: info.torch_opinfo.full_name for info in databases.python_ref_db}
+    for kind in ("unary", "binary", "pointwise", "reduce", "other"):
+        for info in getattr(databases, f"foreach_{kind}_op_db", []):
+            found[info.full_name] = info.full_name.removeprefix("_foreach_")
+    return {name: operator if operator in operators() else "" for name, operator in found.items()}
+
+
 def dtypes_of(name: str, device_type: str = "cpu") -> list[str]:
     """Return the dtypes for which PyTorch makes a test of the operator on a device."""
     info = operators()[name]

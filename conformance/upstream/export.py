@@ -11,7 +11,7 @@ from conformance.accelerators.declaration import Declaration, State
 from conformance.base.errors import UsageError
 from conformance.reports.plain_text import one_line
 
-from .evidence import Evidence, Standing, Variant, dtypes_of, operators
+from .evidence import Evidence, Standing, Variant, dtypes_of, followers, operators
 from .series import Adapter
 
 #: Beginning of the reason of each test that an exported base skips.
@@ -70,7 +70,12 @@ def plan_of(declaration: Declaration, evidence: Mapping[Variant, Evidence] | Non
         }
         if hidden:
             overrides[name] = hidden
-    return Plan(tuple(allowed), overrides, dict(_exclusions(declaration)))
+    # PyTorch asks this list about all of its databases. What no case of ours is about stays allowed.
+    for name, operator in followers().items():
+        if not operator or operator in allowed:
+            allowed.append(name)
+            overrides |= {name: overrides[operator]} if operator in overrides else {}
+    return Plan(tuple(sorted(allowed)), dict(sorted(overrides.items())), dict(_exclusions(declaration)))
 
 
 def _declared(declaration: Declaration) -> dict[Variant, Evidence]:

@@ -13,7 +13,7 @@ import torch
 from conformance.accelerators.registry import resolve
 from conformance.cli.main import main
 from conformance.reports.loading import load
-from conformance.upstream import export
+from conformance.upstream import export, running
 from conformance.upstream.evidence import Evidence, Standing
 from conformance.upstream.series import ADAPTERS, series_of
 
@@ -79,7 +79,8 @@ def test_an_export_is_python_and_a_message_is_no_code():
 
     tree = ast.parse(text)
     assert [node.names[0].name for node in tree.body if isinstance(node, ast.Import)] == ["copy", "unittest", "torch"]
-    assert plan.allowed == ("abs",)
+    assert plan.allowed is not None
+    assert [name for name in plan.allowed if not name.startswith("_")] == ["abs"]
     assert plan.hides("abs", ("int8",))
     assert not plan.hides("abs", ("float32",))
     assert plan.hides("add", ("float32",))
@@ -88,7 +89,28 @@ def test_an_export_is_python_and_a_message_is_no_code():
 def test_an_operator_that_fails_in_every_dtype_is_not_allowed():
     plan = export.plan_of(resolve("cpu").static_declaration, {("abs", "int8"): BAD, ("add", "int8"): YES})
 
-    assert plan.allowed == ("add",)
+    assert plan.allowed is not None
+    assert [name for name in plan.allowed if not name.startswith("_")] == ["add"]
+
+
+def test_references_and_lists_follow_their_operator():
+    known = {("abs", "float32"): YES, ("abs", "int8"): BAD, ("sin", "float32"): BAD}
+
+    plan = export.plan_of(resolve("sim").static_declaration, known)
+
+    assert [plan.hides(name, ("float32",)) for name in ("_refs.abs", "_foreach_abs", "_refs.sin")] == [
+        False,
+        False,
+        True,
+    ]
+    assert [plan.hides(name, ("int8",)) for name in ("_refs.abs", "_foreach_abs")] == [True, True]
+
+
+def test_a_class_is_not_the_beginning_of_another():
+    setting = running.Setting("sim", "sim", Path(), Path(), export.Plan(None, {}, {"TestSparse": "strided only"}))
+    names = ("TestSparseSIM.test_a_sim", "TestSparseCSRSIM.test_a_sim", "TestSparseAnySIM.test_a_sim")
+
+    assert [running._predicted(running.Test(name, None, ()), setting) for name in names] == [True, False, False]
 
 
 @pytest.fixture(scope="module")
