@@ -96,6 +96,10 @@ report(threads=[allowed(thread) for thread in os.listdir("/proc/self/task")], po
 """
 
 
+#: Folder of Linux with one folder for each core, in which a link names the core's NUMA node.
+TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
 @functools.cache
 def bound_by_numactl(cores, node):
     """Return the command that binds a program to cores and to the memory of a node; None where that is impossible."""
@@ -106,19 +110,23 @@ def bound_by_numactl(cores, node):
     return command if done.returncode == 0 else None
 
 
-def node_of(core):
+def node_of(core, topology=TOPOLOGY):
     """Return the NUMA node of a core, 0 on a machine that names none."""
-    nodes = [path.name.removeprefix("node") for path in Path(f"/sys/devices/system/cpu/cpu{core}").glob("node[0-9]*")]
+    nodes = [path.name.removeprefix("node") for path in (topology / f"cpu{core}").glob("node[0-9]*")]
     return int(nodes[0]) if nodes else 0
+
+
+def cores_of_one_node(cores, topology=TOPOLOGY):
+    """Return those of the cores that are in the node of the first one, and the node; no cores give node 0."""
+    node = node_of(cores[0], topology) if cores else 0
+    return [core for core in cores if node_of(core, topology) == node], node
 
 
 @case("launcher.numa", requires=[COMM], deadline=300, about=About.LIBRARY)
 def test_numa(accelerator, check, device, pytestconfig, tmp_path):
     """Ranks that numactl binds keep their cores and the memory policy of their node while they use the device."""
     needs_devices(accelerator, device, 2)
-    cores = parts_of_cores()[0]
-    node = node_of(cores[0]) if cores else 0
-    cores = [core for core in cores if node_of(core) == node]
+    cores, node = cores_of_one_node(parts_of_cores()[0])
     under = bound_by_numactl(tuple(cores), node) if cores else None
     if under is None:
         environment_lacks(
