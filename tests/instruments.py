@@ -107,6 +107,10 @@ INSTRUMENTS = (
         packages=(("transformers", "transformers"),),
     ),
     Instrument(
+        "calls", "15", "Traces transformers' models again, and chooses the calls of the area calls.",
+        (("-m", "tests.calls.run"),), at_night=("--coverage",), packages=(("transformers", "transformers"),),
+    ),
+    Instrument(
         "do-nothing", "15", "Every case on an accelerator that does nothing: which pass, and may they?",
         (("-m", "tests.do_nothing.run"),),
     ),

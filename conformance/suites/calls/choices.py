@@ -15,7 +15,7 @@ from .kernels import base_name, bound, named
 def chooses(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any], actual: torch.Tensor, host: torch.Tensor
 ) -> bool:
-    """Return whether other positions than the host's choose equal numbers, or the same in an open order."""
+    """Return whether other positions than the host's choose equal numbers, or the same ones in an open order."""
     if base_name(function) not in named("choices"):
         return False
     names = bound(function, args, kwargs)
