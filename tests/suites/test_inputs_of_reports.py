@@ -1,0 +1,121 @@
+"""Inputs that planted reports asked for: each defect shows for these alone, and right devices pass."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.numerics.trees import leaves, mapped
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+
+from .test_inputs_of_real_bugs import Device, red
+
+#: Whether a call meets the condition of a defect.
+Condition = Callable[[Any, Call], bool]
+
+
+def wrong(value: Any) -> Any:
+    """Return other values of the same dtype."""
+
+    def change(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.numel():
+            return leaf
+        return leaf.logical_not() if leaf.dtype is torch.bool else leaf * 2 + 1
+
+    return mapped(value, change)
+
+
+def if_it(meets: Condition, change: Callable[[Any], Any] = wrong) -> Device:
+    """Return a device whose calls without outputs give wrong values under a condition."""
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        found = call(function, sample, **extra)
+        return change(found) if not extra and meets(function, sample) else found
+
+    return execute
+
+
+def tensors(sample: Call) -> list[torch.Tensor]:
+    """Return the tensors among the arguments."""
+    return [leaf for leaf in leaves(sample.arguments) if isinstance(leaf, torch.Tensor)]
+
+
+def on_another_thread(function: Any, sample: Call) -> bool:
+    return threading.current_thread() is not threading.main_thread()
+
+
+def without_gradients(function: Any, sample: Call) -> bool:
+    return not torch.is_grad_enabled()
+
+
+def has_no_indices(function: Any, sample: Call) -> bool:
+    return sample.input.numel() > 0 and any(t.dtype is torch.int64 and not t.numel() for t in tensors(sample)[1:])
+
+
+def has_ends_in_a_row(function: Any, sample: Call) -> bool:
+    x = sample.input
+    return x.dim() == 2 and x.shape[1] > 4 and bool((x[:, :2] == -float("inf")).all(1).any())
+
+
+def is_part_in_place(function: Any, sample: Call) -> bool:
+    return bool(re.fullmatch(r"[a-z].*_", getattr(function, "__name__", ""))) and sample.input.storage_offset() == 3
+
+
+def is_long(dim: int, least: int) -> Condition:
+    return lambda function, sample: sample.input.dim() > dim and sample.input.shape[dim] > least
+
+
+@pytest.mark.parametrize(
+    ("cell", "device", "message"),
+    [
+        ("tanh[float32-inference]", if_it(on_another_thread), "on another thread"),
+        ("addmm[float32-inference]", if_it(without_gradients), "without gradients"),
+        ("nn.functional.softsign[float32-inference]", if_it(is_long(1, 4096)), "a long axis"),
+        ("cross[float32-inference]", if_it(is_long(0, 4096)), "a long axis|large|many"),
+        ("scatter[float32-inference]", if_it(has_no_indices), "no indices"),
+        ("index_add[float32-inference]", if_it(has_no_indices), "no indices"),
+        ("logcumsumexp[float32-inference]", if_it(has_ends_in_a_row), "infinities behind each other"),
+        ("log_softmax[float16-inference]", if_it(has_ends_in_a_row), "infinities behind each other"),
+        (
+            "mm[float32-inference]",
+            if_it(lambda function, sample: all(t.numel() == 1 for t in tensors(sample))),
+            "all of all tensors",
+        ),
+        (
+            "softmax[float32-inference]",
+            if_it(lambda function, sample: 300 <= sample.input.shape[-1] <= 384 if sample.input.dim() else False),
+            "sizes of models",
+        ),
+        (
+            "cumsum[int64-inference]",
+            if_it(lambda function, sample: sample.input.dtype is torch.bool and sample.input.numel() > 127),
+            "sizes of models",
+        ),
+        (
+            "flip[float32-inference]",
+            if_it(lambda function, sample: sample.input.dim() == 2 and sample.input.shape[0] == 1),
+            "sizes of models",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "[" in value else "",
+)
+def test_a_defect_that_only_such_inputs_show(
+    cell: str, device: Device, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    red(cell, device, message, monkeypatch)
+
+
+def test_a_part_in_place_of_a_narrow_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        found = call(function, sample, **extra)
+        if is_part_in_place(function, sample):
+            sample.input.copy_(wrong(sample.input))
+        return found
+
+    red("neg[bfloat16-inference]", execute, "offset", monkeypatch)
