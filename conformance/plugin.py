@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 #: Fixtures of conformance.fixtures, which exist only in a run with an accelerator.
 _FIXTURES = ("accelerator", "device", "declaration", "case", "check", "rank", "world_size", "group", "shared_dir")
 
+#: Variables of oneDNN and of PyTorch for how many kernels a process keeps for shapes that it has seen, and our number.
+#: Cases have many shapes: the usual 1,024 kernels take 300 MB, and few of them run again.
+_KERNEL_CACHES, _KERNELS_KEPT = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), "64"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     from conformance.plan.options import add_first_option
@@ -42,6 +46,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         # Operator cells record where they compute, and torch's profiler would print two lines for each recording.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        for name in _KERNEL_CACHES:
+            os.environ.setdefault(name, _KERNELS_KEPT)
 
 
 def _ours(args: list[str]) -> str:
