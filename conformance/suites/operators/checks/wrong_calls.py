@@ -96,7 +96,7 @@ def _check_wrong(cell: Cell, wrong: Wrong) -> None:
         # The meta function comes first: it has no memory that a wrong call could read, or fill.
         if _is_wrong_everywhere(wrong):
             check_one(cell, wrong)
-    elif host_refuses(wrong):
+    elif _host_refuses(wrong):
         _check_refused(cell, wrong)
 
 
@@ -145,7 +145,7 @@ def _has_index(sample: Call) -> bool:
 
 def _check_answer(cell: Cell, wrong: Wrong) -> None:
     """Check that the device does something where it accepts a call that the host alone refuses."""
-    if not host_refuses(wrong):
+    if not _host_refuses(wrong):
         return
     given = cell.on(wrong.call)
     written = _written(wrong, given)
@@ -184,7 +184,7 @@ def _written(wrong: Wrong, given: Call) -> list[torch.Tensor]:
     return given.tensors[:1] if wrong.in_place else []
 
 
-def host_refuses(wrong: Wrong) -> bool:
+def _host_refuses(wrong: Wrong) -> bool:
     return attempt(call, None, wrong.call.on(HOST)).error is not None
 
 
@@ -258,7 +258,7 @@ def _in_another_dtype(tensor: torch.Tensor, spread: int) -> torch.Tensor:
 
 def _check_meaning(cell: Cell, wrong: Wrong, function: Any, same_numbers: Call) -> None:
     """Check a call that the host refuses; it computes the function for ``same_numbers``."""
-    if not host_refuses(wrong):
+    if not _host_refuses(wrong):
         return
     found = _answer(cell.on(wrong.call))
     if found.error is not None:
@@ -300,7 +300,7 @@ def changed(cell: Cell, function: Any, sample: Call) -> Iterator[Wrong]:
 
 def check_one(cell: Cell, wrong: Wrong) -> None:
     """Check that the device refuses what the host refuses."""
-    if not host_refuses(wrong):
+    if not _host_refuses(wrong):
         return
     given = cell.on(wrong.call)
     if not _may_be_in_memory(given):
