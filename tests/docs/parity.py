@@ -19,9 +19,10 @@ from typing import Any
 from conformance.numerics.budgets import load_table
 from conformance.plan.bundled import bundled_cases
 from conformance.suites.workloads.parallel import models
-from tests.docs.pages import DOCS, table, text, with_part
+from tests.docs.pages import ROOT, table, text, with_part
 
-PAGE, PART = DOCS / "detection.md", "parity"
+PAGE = ROOT / "conformance" / "suites" / "workloads" / "parallel" / "README.md"
+PART = "parity"
 #: Beginnings of the names of the modules that have the engines' cases.
 MODULES = ("test_parallel_", "test_deepspeed_")
 #: Metrics of a case that is compared with one process, in the order of the table's columns.
@@ -34,7 +35,7 @@ NARROW = ("float16", "bfloat16")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.docs.parity", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write docs/detection.md")
+    parser.add_argument("--write", action="store_true", help="write the README beside the cases")
     parser.add_argument("--report", type=Path, help="read this report.json, and run nothing")
     options = parser.parse_args(arguments)
     if options.report and not options.report.is_file():
