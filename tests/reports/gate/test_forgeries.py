@@ -88,12 +88,13 @@ def judged(who: str, other: str, sample: int) -> tuple[tuple[Forgery, frozenset[
 
 @cache
 def sampled(who: str, sample: int) -> Report:
-    """Return a published run of a much smaller plan: one of ``sample`` cases, and what the profile full requires."""
+    """Return a published run of a smaller plan: one of ``sample`` cases, one of the core, and what full requires."""
     cases = honest.published(who).cases
     due = {
         next(n for n, case in enumerate(cases) if need in case.requires and case.outcome is Outcome.PASS)
         for need in find_profile("distributed").needs
     }
+    due.add(next(n for n, case in enumerate(cases) if case.level == "core" and case.outcome is Outcome.PASS))
     kept = tuple(case for n, case in enumerate(cases) if n % sample == 0 or n in due)
     return honest.mended(replace(honest.published(who), cases=kept))
 
