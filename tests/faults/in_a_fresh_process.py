@@ -313,6 +313,8 @@ def test_every_family_has_a_population(found: recording.Map) -> None:
     assert known is not None
     sizes = {name: len(population.population(name, found, known.inputs)) for name in population.families()}
 
+    # Arithmetic in 16 bits is a table of the operators that add up, in two dtypes.
+    assert sizes.pop("R") > 60
     assert min(sizes.values()) > 300, sizes
 
 
