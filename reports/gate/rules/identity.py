@@ -16,7 +16,7 @@ from conformance.reports.profiles import containing
 _CURRENT: Final = 2
 _STALE: Final = 1
 #: The oldest format of a report that is accepted. Format 1 lacks evidence that later rules demand.
-OLDEST_SCHEMA: Final = 1
+OLDEST_SCHEMA: Final = 2
 
 
 def check_version(evidence: GateEvidence) -> Iterator[GateFinding]:
