@@ -23,6 +23,7 @@ from conformance.reports.loading import load
 from conformance.reports.model import Report
 from conformance.reports.page.columns import PublishedReport, ReportOrigin
 from conformance.reports.page.publish import publish, write_tables
+from conformance.reports.stack import with_fingerprint
 from conformance.reports.views.packed import render as pack
 from conformance.reports.waivers.file import read_waivers
 
@@ -76,7 +77,7 @@ def keep(report: Report, subject: Subject, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{subject.name}.json.gz"
-    named = replace(report, accelerator=replace(report.accelerator, name=subject.title))
+    named = with_fingerprint(replace(report, accelerator=replace(report.accelerator, name=subject.title)))
     path.write_bytes(gzip.compress(pack(named).encode("utf-8", errors="replace"), 9, mtime=0))
     return path
 

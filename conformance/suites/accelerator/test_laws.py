@@ -107,7 +107,10 @@ def test_large_integers(device, dtype, check):
 def test_host_scalars(device, check):
     """A tensor without dimensions on the host joins tensors of the device, also as one element of a table there."""
     for name, two in (("a number", torch.tensor(2.0)), ("an element", torch.tensor([5.0, 2.0, 7.0])[1])):
-        _check_scalar(device, check, name, two)
+        for work, (found, right) in _with_scalar(device, two).items():
+            check.equal(found.device.type, device.type, f"{work} with {name}: the device")
+            error = float(((found.cpu() - right) / right.abs().clamp(min=1)).abs().max())
+            check.that(error <= 2.0**-22, f"{work} with {name} on the host is off by {error:.3g}")
 
 
 def _assigned(tensor, number):
@@ -115,7 +118,8 @@ def _assigned(tensor, number):
     return tensor
 
 
-def _check_scalar(device, check, kind, two):
+def _with_scalar(device, two):
+    """Return what each operation gives, and the right result, by its name."""
     host = torch.arange(1.0, 66.0)
     values = host.to(device)
 
@@ -140,10 +144,7 @@ def _check_scalar(device, check, kind, two):
         "in place": host - 2,
         "assigned": torch.full_like(host, 2.0),
     }
-    for name, right in expected.items():
-        check.equal(found[name].device.type, device.type, f"{name} with {kind}: the device")
-        error = float(((found[name].cpu() - right) / right.abs().clamp(min=1)).abs().max())
-        check.that(error <= 2.0**-22, f"{name} with {kind} on the host is off by {error:.3g}")
+    return {name: (found[name], right) for name, right in expected.items()}
 
 
 @case("accelerator.laws.accumulated_gradients", requires=_computes("mul", "sum", mode=Mode.TRAINING))

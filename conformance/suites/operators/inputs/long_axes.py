@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
+from conformance.suites.operators.calls import repeated_writes
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
@@ -54,7 +55,10 @@ def _long(cell: Cell, sample: Call, dim: int) -> Call | None:
         if made.error is not None or made.draws:
             continue
         elements = max(_elements(tried.arguments), _elements(made.value)) / _TRIED
-        return large.extended(cell.info, short, growth, _ROWS) if elements * _ROWS <= _MOST else None
+        found = large.extended(cell.info, short, growth, _ROWS)
+        # Which of two values written to one place stays is open.
+        is_open = repeated_writes.are_in(cell.info, found)
+        return None if is_open or elements * _ROWS > _MOST else found
     return None
 
 

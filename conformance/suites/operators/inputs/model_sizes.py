@@ -303,11 +303,16 @@ def _lines(dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, int]]:
         yield positive(3, width, dtype=dtype), 1
 
 
-@sizes_of("sum", "nansum", "mean", "amax", "amin", "any", "all", "count_nonzero", "cumsum", "cummax", "cummin",
-          "logcumsumexp", "argmax", "argmin")  # fmt: skip
-def _reduced(dtype: torch.dtype) -> Iterator[Size]:
+@sizes_of("argmax", "argmin")
+def _chosen(dtype: torch.dtype) -> Iterator[Size]:
     for given, dim in _lines(dtype):
         yield Size(given, (dim,))
+
+
+@sizes_of("sum", "nansum", "mean", "amax", "amin", "any", "all", "count_nonzero", "cumsum", "cummax", "cummin",
+          "logcumsumexp")  # fmt: skip
+def _reduced(dtype: torch.dtype) -> Iterator[Size]:
+    yield from _chosen(dtype)
     if dtype is torch.int64:  # truth values are counted in this dtype, also by operators without a cell of them
         yield Size(torch.ones(_TERMS, dtype=torch.bool), (0,))
 

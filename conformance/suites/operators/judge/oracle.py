@@ -196,9 +196,20 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return leaf * (1 + STEP * sizes)
 
 
+#: Elements of a tensor from which it may repeat few numbers, and those that are looked at.
+_MANY, _FIRST = 4_000, 64
+
+
 def _repeats(sample: Call) -> bool:
-    """Return whether an input repeats one number: then all results can be exact by one chance."""
-    return any(t.layout is torch.strided and t.numel() > 1 and 0 in t.stride() for t in sample.tensors)
+    """Return whether an input repeats one number or few: then all results can be exact by one chance."""
+    strided = [t for t in sample.tensors if t.layout is torch.strided and t.numel() > 1]
+    return any(0 in t.stride() or (t.numel() > _MANY and _has_few(t)) for t in strided)
+
+
+def _has_few(tensor: torch.Tensor) -> bool:
+    """Return whether the first numbers repeat a few, as rows do that a sample repeats to become long."""
+    first = tensor.detach().reshape(-1)[:_FIRST]
+    return first.unique().numel() <= _FIRST // 8
 
 
 def _is_narrow(leaf: Any) -> bool:
