@@ -156,10 +156,10 @@ def of(info: Any, sample: Call, names: Collection[str] = (), *, operands_only: b
     written = sample.found_out(("written", info.op), lambda: _written(info, sample))
 
     def arranged(name: str, change: Change, takes: Callable[[torch.Tensor], bool]) -> Call | None:
-        # Several checks ask for the same arrangements of all tensors.
+        # Several checks ask for the same arrangements of all tensors. One that names its change has labels of its own.
         part = "operands" if operands_only else ""
         make = functools.partial(_arranged, sample, name, change, takes, part)
-        return make() if operands_only else sample.found_out(("arranged", info.op, name), make)
+        return make() if operands_only else sample.found_out(("arranged", info.op, name, sample.change), make)
 
     def may_change(leaf: torch.Tensor, change: Change) -> bool:
         # What a call writes has no lazy bit: PyTorch makes none on it.
