@@ -133,6 +133,8 @@ const matchOfAll = (subject, words) => Math.max(...words.map((word) => match(sub
 /** Kind of match: 0 the whole name, 1 with other capital letters, 2 its last part, 3 another part, 4 some letters. */
 function match(subject, typed) {
   const { full, name, parts, area, shown } = subject.search, word = typed.toLowerCase();
+  // A call of a model is a kernel behind an operator, and its name alone asks for the operator.
+  if (area === "calls") return full === word ? 1 : word === area ? 3 : full.includes(word) ? 4 : NO_MATCH;
   if ([`${area}.${shown}`, shown].includes(typed) || shown === `nn.functional.${typed}`) return 0;
   if (full === word || name === word || name === `nn.functional.${word}`) return 1;
   return parts[parts.length - 1] === word ? 2 : parts.includes(word) ? 3 : full.includes(word) ? 4 : NO_MATCH;
