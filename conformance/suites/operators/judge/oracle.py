@@ -208,8 +208,11 @@ def _repeats(sample: Call) -> bool:
 
 def _has_few(tensor: torch.Tensor) -> bool:
     """Return whether the first numbers repeat a few, as rows do that a sample repeats to become long."""
-    first = tensor.detach().reshape(-1)[:_FIRST]
-    return first.unique().numel() <= _FIRST // 8
+    if tensor.is_quantized:
+        return False
+    first = tensor.detach().reshape(-1)[:_FIRST].resolve_conj().resolve_neg()
+    numbers = torch.view_as_real(first).double() if first.is_complex() else first.double()
+    return numbers.unique().numel() <= _FIRST // 8
 
 
 def _is_narrow(leaf: Any) -> bool:
