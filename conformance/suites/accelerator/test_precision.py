@@ -41,14 +41,17 @@ def test_accumulate(device, dtype, function):
 
 @case("accelerator.dtype.accumulate_gradient", requires=[ACCUMULATE_WIDE], axes={"dtype": SIXTEEN_BITS})
 def test_accumulate_gradient(device, dtype):
-    """Gradients that are summed over a batch of 4096 rows are accumulated in a wider dtype."""
+    """Gradients summed over 4096 rows are accumulated in a wider dtype; those of a row count each column."""
     weight = torch.ones(1, 3, dtype=dtype_of(dtype), device=device, requires_grad=True)
+    rows = torch.ones(ONES, 1, dtype=weight.dtype, device=device, requires_grad=True)
 
-    (torch.ones(ONES, 1, dtype=weight.dtype, device=device) @ weight).sum().backward()
+    (rows @ weight).sum().backward()  # the gradient of a sum repeats one number: both products have such a factor
 
     assert weight.grad.cpu().tolist() == [[float(ONES)] * 3], (
         f"the gradient over {ONES} rows is {weight.grad.cpu().tolist()}; every element must be {float(ONES)}"
     )
+    off = rows.grad.cpu() != 3
+    assert not bool(off.any()), f"the gradient of {int(off.sum())} of {ONES} rows is not 3, the sum of three ones"
 
 
 @case("accelerator.dtype.denormals", requires=[DENORMALS, DTYPE], axes={"dtype": ["float32", "float16", "bfloat16"]})

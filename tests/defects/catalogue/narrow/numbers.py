@@ -226,7 +226,7 @@ def _products(around: Around) -> Mapping[str, Around]:
 
 PRODUCTS = (
     number("bfloat16 products with an expanded factor count one row", "broadcast gradient not reduced", KERNELS,
-           "accelerator.dtype.listed_compute", operators=_products(_one_row)),
+           "accelerator.dtype.accumulate_gradient[bfloat16]", operators=_products(_one_row)),
     number("16-bit sums of expanded gradients stall", "low-precision accumulation", NARROW_SUMS,
            "accelerator.dtype.accumulate_gradient[*]", operators=_products(_stalling)),
     number("gradients of empty batches are uninitialised", "empty tensors", KERNELS,

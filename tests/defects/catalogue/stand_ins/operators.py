@@ -214,7 +214,7 @@ MUTANTS: tuple[Mutant, ...] = (
     spoiled("infinity saturates", P + "exp[float16-inference]", after(lambda r: r.clamp(max=65504.0))),
     spoiled("last element lost", P + "exp[float32-inference]", after(last_element_lost), message="1/"),
     spoiled("last element lost, int", P + "add[int64-inference]", after(last_element_lost), message="1/"),
-    spoiled("strides ignored", P + "sin[float32-inference]", before(strides_ignored), message="transposed"),
+    spoiled("strides ignored", P + "sin[float32-inference]", before(strides_ignored), message="non-contiguous"),
     spoiled("out= not resized", P + "sin[float32-inference]", out_not_resized, message="wrong-size"),
     spoiled("out= ignored", P + "sin[float32-inference]", out_ignored, message="out= variant"),
     spoiled("out= of integers", P + "sin[float32-inference]", out_of_integers_accepted, message="integer outputs"),
