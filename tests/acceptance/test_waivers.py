@@ -74,3 +74,12 @@ def test_nothing_runs_with_a_wrong_file(tmp_path: Path, text: str, sentence: str
     assert refused.status == 4
     assert sentence in refused.output
     assert "Traceback" not in refused.output
+
+
+def test_one_file_of_known_failures_serves_every_profile(tmp_path: Path) -> None:
+    known = Path(__file__).parents[2] / "accelerators" / "waivers" / "cpu.toml"
+
+    ended = run("--accelerator=cpu", f"--waivers={known}", "--profile=core", "-n2", cwd=tmp_path)
+
+    assert ended.status == 0, ended.output
+    assert ended.report.waivers.used == ended.report.waivers.stale == ()

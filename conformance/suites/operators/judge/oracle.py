@@ -212,7 +212,7 @@ def _has_few(tensor: torch.Tensor) -> bool:
         return False
     first = tensor.detach().reshape(-1)[:_FIRST].resolve_conj().resolve_neg()
     numbers = torch.view_as_real(first).double() if first.is_complex() else first.double()
-    return numbers.unique().numel() <= _FIRST // 8
+    return len(set(numbers.reshape(-1).tolist())) <= _FIRST // 8
 
 
 def _is_narrow(leaf: Any) -> bool:
