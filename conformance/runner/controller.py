@@ -124,7 +124,7 @@ class Controller:
         try:
             reject_unknown_cases(self.context.options, [entry["id"] for entry in manifest["cases"]])
             # A profile leaves cases out: one file of known failures serves every profile.
-            whole = self.context.options.profile in (None, "", "full")
+            whole = self.context.options.profile in (None, "full")
             complete = self.context.bundled and whole and not selection(self.context.argv)
             check_plan(waivers_of(self.context.options.waivers), manifest["cases"], complete=complete)
             self._check_resume(manifest)

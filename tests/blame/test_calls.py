@@ -17,7 +17,7 @@ from conformance.blame import calls
 from conformance.cli.main import main
 from conformance.suites.calls.judging import on_device
 from conformance.suites.calls.spec import Spec, function_of, made
-from tests.faults.overriding import Behaviour, Call, overridden
+from tests.faults.overriding import after, overridden
 from tests.layers import longer
 
 
@@ -35,15 +35,6 @@ def block(device: torch.device) -> Any:
     out = torch.matmul(scores, heads)
     out.float().square().sum().backward()
     return out
-
-
-def after(change: Callable[[torch.Tensor], Any]) -> Behaviour:
-    def behaviour(call: Call) -> Any:
-        result = call.run()
-        change(result[0] if isinstance(result, tuple) else result)
-        return result
-
-    return behaviour
 
 
 #: What shows only at size: the kernel, and what it does to its result.

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.blame.calls import recorded
-from conformance.numerics.trees import mapped
+from conformance.numerics.trees import mapped, tensors
 from conformance.suites.calls.spec import Spec
 
 #: Sequences, and their tokens in training. A decode step comes after a prompt whose length no tile divides.
@@ -155,7 +155,7 @@ def _set(config: Any, name: str, value: Any) -> None:
 
 def _train(model: Any, config: Any, dtype: torch.dtype) -> None:
     out = model(**_inputs(model, config, dtype))
-    total = [value.float().sum() for value in _floating(out) if value.requires_grad]
+    total = [value.float().sum() for value in tensors(out) if value.is_floating_point() and value.requires_grad]
     if not total:
         raise ValueError("no result has a gradient")
     total[0].backward()
@@ -170,18 +170,6 @@ def _decode(model: Any, config: Any) -> None:
     with torch.no_grad():
         past = model(**names, use_cache=True).past_key_values
         model(input_ids=torch.zeros(BATCH, 1, dtype=torch.int64), past_key_values=past, use_cache=True)
-
-
-def _floating(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _floating(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _floating(item)
 
 
 def _inputs(model: Any, config: Any, dtype: torch.dtype) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from conformance.suites.calls.spec import Made, Spec, function_of
 from conformance.suites.calls.test_calls import generate
 from conformance.suites.operators.plan.catalogue import operators
 from tests.calls import mutants
-from tests.faults.overriding import Behaviour, Call, overridden
+from tests.faults.overriding import Call, after, overridden
 
 HOST = torch.device("cpu")
 
@@ -267,15 +267,6 @@ def calls_of(kernel: str) -> Iterator[tuple[int, Spec]]:
     for number, spec in enumerate(specs()):
         if base_name(function_of(spec)).removesuffix("_") == kernel:
             yield number, spec
-
-
-def after(change: Callable[[torch.Tensor], Any]) -> Behaviour:
-    def behaviour(call: Call) -> Any:
-        result = call.run()
-        change(result[0] if isinstance(result, tuple) else result)
-        return result
-
-    return behaviour
 
 
 def judged(kernel: str, device: torch.device) -> list[str]:

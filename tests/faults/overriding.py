@@ -128,3 +128,14 @@ def overridden(behaviours: Mapping[str, Behaviour], key: str) -> Iterator[None]:
 def identity(call: Call) -> Any:
     """Call the true kernel and change nothing."""
     return call.run()
+
+
+def after(change: Callable[[torch.Tensor], Any]) -> Behaviour:
+    """Return a behaviour that changes the kernel's result, or its first one, in place."""
+
+    def behaviour(call: Call) -> Any:
+        result = call.run()
+        change(result[0] if isinstance(result, tuple) else result)
+        return result
+
+    return behaviour

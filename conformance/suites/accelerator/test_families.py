@@ -9,11 +9,11 @@ import torch
 
 from conformance.accelerators.capabilities import DEVICE_MULTIPLE, DTYPE, MEMORY_STATS, STREAM
 from conformance.plan.case import case
+from conformance.suites.threads import on_a_thread
 
 from .families import NEEDS, check_family
 from .settings import check_kept, settings_of
 from .test_device import need_two
-from .threads import on_a_thread
 
 
 @contextlib.contextmanager

@@ -27,10 +27,10 @@ from conformance.accelerators.capabilities import (
 )
 from conformance.judging.finding import environment_lacks
 from conformance.plan.case import case
+from conformance.suites.threads import on_a_thread
 
 from .conveyor import HOST, SIDE, Conveyor, numbers
 from .test_stream_memory import overwrite
-from .threads import on_a_thread
 
 #: Rounds of each pair: a defect may need some calls before it shows.
 ROUNDS = 12

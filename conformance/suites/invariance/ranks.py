@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from .operators import WIDTH, Operator, Weights
-from .surroundings import Change, Subject, differs
+from .surroundings import Both, Change, Subject, differs
 
 #: Rows of each operator.
 ROWS = 17
@@ -152,8 +152,6 @@ PARALLEL: Mapping[str, Parallel] = {
     "rms_norm": _rms_norm,
     "experts": _experts,
 }
-
-Both = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def computed(name: str, group: Group, device: torch.device, dtype: torch.dtype) -> Both:

@@ -22,7 +22,7 @@ SIZES = (
 )  # fmt: skip
 #: Rows that stay the same while their padding, their strides or their chunks change.
 ROWS = 33
-#: Rows of zeros behind them: few, and as many as make a number of rows of above, for which kernels choose another way.
+#: Rows of zeros behind them: one and two, and the numbers that fill the rows up to each of the sizes above.
 PADDINGS = (1, 2, *(size - ROWS for size in SIZES if ROWS + 2 < size <= 1025))
 #: Rows of which the gradient is computed too: it costs twice the rest.
 _MOST_BACKWARD = 1025

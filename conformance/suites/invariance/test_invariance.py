@@ -41,8 +41,6 @@ def test_invariance(accelerator, device, declaration, case, check):
     if not declaration.supports(can.DTYPE.on(case.dtype)):
         raise Refused(f"the device does not declare {case.dtype}")
     with invariant_mode(accelerator) as ignored:
-        check.that(not ignored, f"the declared mode is not on: {', '.join(ignored)} did not take the value")
         empty = without_values(device, dtype)
-        check.that(not empty, f"results are not finite, or the same for all rows: {', '.join(empty)}")
         found = changes(kind, device, dtype, accelerator)
-    tell(check, declaration, case, kind, found, len(operators_in(kind)))
+    tell(check, declaration, case, kind, found, len(operators_in(kind)), ignored=ignored, empty=empty)

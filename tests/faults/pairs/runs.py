@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -97,16 +97,8 @@ def _run(
                 waiting[fault].remove(case)
     if not taken:
         return False
-    plan = folder / f"round{number}.json"
-    plan.write_text(json.dumps({case: asdict(fault) for case, fault in taken.items()}), encoding="utf-8")
-    chosen = folder / f"round{number}.txt"
-    chosen.write_text("\n".join(taken), encoding="utf-8")
-    options = (f"--accelerator={SPEC}", f"--case-file={chosen}", "-n0", "-q", "--tb=no")
-    variables = {"PYTHONPATH": str(folder), collectives.VARIABLE: str(plan)}
-    finished = run_pytest(*options, cwd=folder, name="sim", timeout=1200, **variables)
-    hits = plan.with_suffix(".hits")
-    hit = set(hits.read_text(encoding="utf-8").splitlines()) if hits.exists() else set()
-    for case, (outcome, reason) in finished.verdicts.items():
+    verdicts, hit = in_a_run(taken, folder, f"round{number}", timeout=1200)
+    for case, (outcome, reason) in verdicts.items():
         end = ends[taken[case]]
         end.ran += 1
         if case not in hit:
@@ -117,3 +109,17 @@ def _run(
         elif end.end is not End.KILLED:
             end.end = End.TOLERATED
     return True
+
+
+def in_a_run(
+    taken: Mapping[str, Fault], folder: Path, name: str, *, timeout: float
+) -> tuple[dict[str, tuple[str, str]], set[str]]:
+    """Run cases with a fault each in one run of pytest; return their verdicts, and the cases that met their fault."""
+    plan, chosen = folder / f"{name}.json", folder / f"{name}.txt"
+    plan.write_text(json.dumps({case: asdict(fault) for case, fault in taken.items()}), encoding="utf-8")
+    chosen.write_text("\n".join(taken), encoding="utf-8")
+    options = (f"--accelerator={SPEC}", f"--case-file={chosen}", "-n0", "-q", "--tb=no")
+    variables = {"PYTHONPATH": str(folder), collectives.VARIABLE: str(plan)}
+    finished = run_pytest(*options, cwd=folder, name="sim", timeout=timeout, **variables)
+    hits = plan.with_suffix(".hits")
+    return finished.verdicts, set(hits.read_text(encoding="utf-8").splitlines()) if hits.exists() else set()

@@ -5,10 +5,8 @@ Each of the cases of a bug has it while it runs. Some runs of pytest judge all b
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from conformance.plan.selection import matches
-from tests.acceptance.running import run as run_pytest
 from tests.defects import bench
 from tests.faults.fault import Fault
 from tests.faults.pairs import collectives as generated
@@ -61,15 +58,9 @@ def _cases(bug: Bug) -> list[str]:
 
 
 def _run(number: int, taken: dict[str, Bug], ends: dict[Bug, list[Any]], folder: Path) -> None:
-    plan, chosen = folder / f"round{number}.json", folder / f"round{number}.txt"
-    plan.write_text(json.dumps({case: asdict(fault_of(bug)) for case, bug in taken.items()}), encoding="utf-8")
-    chosen.write_text("\n".join(taken), encoding="utf-8")
-    options = (f"--accelerator={runs.SPEC}", f"--case-file={chosen}", "-n0", "-q", "--tb=no")
-    variables = {"PYTHONPATH": str(folder), generated.VARIABLE: str(plan)}
-    finished = run_pytest(*options, cwd=folder, name="sim", timeout=600, **variables)
-    hits = plan.with_suffix(".hits")
-    hit = set(hits.read_text(encoding="utf-8").splitlines()) if hits.exists() else set()
-    for case, (outcome, _) in finished.verdicts.items():
+    faults = {case: fault_of(bug) for case, bug in taken.items()}
+    verdicts, hit = runs.in_a_run(faults, folder, f"round{number}", timeout=600)
+    for case, (outcome, _) in verdicts.items():
         end = ends[taken[case]]
         end[2] += 1
         end[0] = end[0] or case in hit

@@ -6,14 +6,14 @@ no gradient is wanted. The other families call from one thread, and with gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 
 import torch
 
 from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.threads import on_a_thread
 
 from . import variants
 from .families import Stage, source
@@ -24,25 +24,15 @@ _SAMPLES = 3
 
 
 def _compare(cell: Cell, sample: Call) -> None:
-    _on_a_thread(lambda: _check(cell, sample))
+    on_a_thread(lambda: _check(cell, sample))
 
 
 def _check(cell: Cell, sample: Call) -> None:
-    variants.rearranged(cell, sample, ("non-contiguous",))
-    variants.check_forms(cell, sample)
-
-
-def _on_a_thread(work: Callable[[], None]) -> None:
-    """Do some work on a new thread without gradients, and raise its error here."""
-
-    def alone() -> None:
-        # The host's sums have one order only with one thread, and each thread has a number of its own.
-        torch.set_num_threads(1)
-        with torch.no_grad():
-            work()
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(alone).result()
+    # The host's sums have one order only with one thread, and each thread has a number of its own.
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        variants.rearranged(cell, sample, ("non-contiguous",))
+        variants.check_forms(cell, sample)
 
 
 @source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)

@@ -222,11 +222,6 @@ def _batched(info: Any, sample: Call, dim: int, amount: LargeWork) -> Call | Non
     return None
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the tensors of a value."""
-    return tensors(leaves(value))
-
-
 def fits(sample: Call) -> bool:
     """Return whether a sample's tensors may have other sizes: none is made on the host or changed by a function."""
     fits = not sample.on_host and sample.process in (None, with_positive_diagonal)
@@ -312,7 +307,7 @@ def _elements(info: Any, sample: Call) -> tuple[int, int, int] | None:
     # An argument may repeat the size of this dimension. Drawn numbers cannot be compared one by one.
     if result.error is not None or result.draws:
         return None
-    made = tensors(leaves(result.value))
+    made = tensors(result.value)
     return _size(sample), max((leaf.numel() for leaf in made), default=0), len(made)
 
 

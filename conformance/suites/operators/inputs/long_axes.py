@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
+from conformance.numerics.trees import tensors
 from conformance.suites.operators.calls import repeated_writes
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
@@ -54,13 +55,13 @@ def _long(cell: Cell, sample: Call, dim: int) -> Call | None:
         made = host_call(cell.info.op, tried)
         if made.error is not None or made.draws:
             continue
-        elements = max(_elements(tried.arguments), _elements(made.value)) / _TRIED
+        if max(_elements(tried.arguments), _elements(made.value)) / _TRIED * _ROWS > _MOST:
+            return None
         found = large.extended(cell.info, short, growth, _ROWS)
         # Which of two values written to one place stays is open.
-        is_open = repeated_writes.are_in(cell.info, found)
-        return None if is_open or elements * _ROWS > _MOST else found
+        return None if repeated_writes.are_in(cell.info, found) else found
     return None
 
 
 def _elements(value: object) -> int:
-    return max((tensor.numel() for tensor in large.tensors_in(value)), default=0)
+    return max((tensor.numel() for tensor in tensors(value)), default=0)
