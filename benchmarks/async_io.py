@@ -42,7 +42,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
         handle.sync_pwrite(locked, file)
         rows = []
         for direction, call in (("write", handle.sync_pwrite), ("read", handle.sync_pread)):
-            here = {
+            here: dict[str, Side] = {
                 "a locked tensor": functools.partial(_seconds, call, locked, file),
                 "an ordinary tensor": functools.partial(_seconds, call, ordinary, file),
             }

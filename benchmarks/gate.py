@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import tempfile
@@ -12,7 +13,6 @@ from pathlib import Path
 
 from benchmarks.process import Finished, run
 from benchmarks.table import Row, main
-from conformance.reports import redaction
 from conformance.reports.gate.manifests import dump, make_manifest
 from conformance.reports.model import (
     AcceleratorRecord,
@@ -29,9 +29,12 @@ from conformance.reports.model import (
 )
 from conformance.reports.planned import PlannedCase
 from conformance.reports.report_json import to_json
+from conformance.reports.stack import with_fingerprint
 
 CASES = 20_000
 TORCH = "2.13.0"
+PLUGINS = ("accelerator-conformance 0.1.0", "pytest-xdist 3.8.0")
+FILES = "5e" * 32
 METRICS = {"max_abs": 1.1920929e-07, "max_ulp": 1.5, "budget": 4.0, "comparisons": 31, "samples": 5}
 
 
@@ -92,19 +95,21 @@ def _operators(number: int) -> list[PlannedCase]:
 
 def _report(plan: list[PlannedCase], manifest: str, name: str, days: int) -> Report:
     end = datetime.now(timezone.utc) - timedelta(days=days)
-    suite = Suite("0.1.0", manifest, len(plan))
-    run = Run(name, (end - timedelta(hours=1)).isoformat(), suite, end.isoformat(), Invocation(workers=2))
+    suite = Suite("0.1.0", manifest, len(plan), files_sha256=FILES)
+    invocation = Invocation(("--accelerator=acme",), workers=2)
+    run = Run(name, (end - timedelta(hours=1)).isoformat(), suite, end.isoformat(), invocation)
     modes = ("inference", "training")
     cells = (
         DeclaredCell("device", "supported"),
         *(DeclaredCell(f"operators.*[float32-{m}]", "supported") for m in modes),
     )
-    cases = tuple(CaseRecord(**vars(case), metrics=METRICS, seconds=0.021) for case in plan)
-    accelerator = AcceleratorRecord("acme", "acme", "acme:0", 1, torch=TORCH)
-    facts = {"python": "3.11.7", "system": "Linux", "torch": TORCH}
-    report = Report(run, accelerator, Environment(redaction.fingerprint(facts), facts), cases=cases)
+    seconds = random.Random(name)
+    cases = tuple(CaseRecord(**vars(case), metrics=METRICS, seconds=seconds.uniform(0.01, 0.03)) for case in plan)
+    accelerator = AcceleratorRecord("acme", "acme", "acme:0", 1, torch=TORCH, torch_build="2f3c")
+    facts = {"python": "3.11.7", "pytest": "9.2.0", "system": "Linux", "torch": TORCH}
+    report = Report(run, accelerator, Environment(facts=facts, plugins=PLUGINS), cases=cases)
     declaration = DeclarationRecord(declared_sha256(cells), cells)
-    return replace(report, declaration=declaration, totals=count_cases(cases, report.accounting))
+    return with_fingerprint(replace(report, declaration=declaration, totals=count_cases(cases, report.accounting)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> list[Row]:
     dtype = getattr(torch, arguments.reduce_dtype)
     seconds = on_ranks(compare, arguments.reduce_ranks, dtype, arguments.reduce_rounds)
-    return [_row(size, *pair, arguments) for size, pair in seconds.items()]
+    return [_row(size, pair[0], pair[1], arguments) for size, pair in seconds.items()]
 
 
 def compare(_rank: int, _size: int, dtype: torch.dtype, rounds: int) -> dict[int, tuple[float, float]]:

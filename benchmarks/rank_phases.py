@@ -94,7 +94,7 @@ def by_case(timed: Sequence[tuple[float, str]]) -> list[Case]:
             cases.append(defaultdict(float))
         if cases:
             cases[-1][name] = at
-    return cases
+    return [*cases]
 
 
 if __name__ == "__main__":

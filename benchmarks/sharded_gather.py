@@ -69,8 +69,8 @@ def compare_gathers(_rank: int, _size: int, rounds: int) -> tuple[tuple[float, f
 
     sides = (apart, fused, singly)
     sent = [_bytes_of(side, clean, parameters) for side in sides]
-    seconds = _medians(sides, clean, rounds)
-    return seconds[:2], (sent[0], sent[1]), seconds[2]
+    of_apart, of_fused, of_singly = _medians(sides, clean, rounds)
+    return (of_apart, of_fused), (sent[0], sent[1]), of_singly
 
 
 def compare_reductions(_rank: int, _size: int, rounds: int) -> tuple[tuple[float, ...], int]:
