@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.reports.junit_import import IMPORTED
@@ -85,12 +85,16 @@ def _strip(dtype: str, ratios: Sequence[float]) -> Strip:
 
 @dataclass(frozen=True)
 class Series:
-    """Line of one accelerator in a plot. ``label`` is the height of its name, which never covers another name."""
+    """Line of one accelerator in a plot. ``label`` is the height of its name, which never covers another name.
+
+    ``number`` is the column's place on the page, so that an accelerator has one colour in all plots.
+    """
 
     name: str
     points: tuple[tuple[float, float], ...]
     last: str
     label: float = 0.0
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,10 +125,11 @@ def speed_plots(columns: Sequence[PageColumn]) -> tuple[SpeedPlot, ...]:
         for started, steps in (*runs, (column.report.run.started, step_medians(column.report))):
             for workload, median in steps.items():
                 times[workload].setdefault(column.title, []).append((started, median))
-    return tuple(_plot(workload, lines) for workload, lines in sorted(times.items())[:_MOST_PLOTS])
+    numbers = {column.title: number for number, column in enumerate(columns)}
+    return tuple(_plot(workload, lines, numbers) for workload, lines in sorted(times.items())[:_MOST_PLOTS])
 
 
-def _plot(workload: str, lines: dict[str, list[tuple[str, float]]]) -> SpeedPlot:
+def _plot(workload: str, lines: dict[str, list[tuple[str, float]]], numbers: Mapping[str, int]) -> SpeedPlot:
     # Runs have equal distances: days without a run say nothing.
     dates = sorted({started for line in lines.values() for started, _ in line})
     wide = (_RIGHT - _LEFT) / max(len(dates) - 1, 1)
@@ -133,7 +138,7 @@ def _plot(workload: str, lines: dict[str, list[tuple[str, float]]]) -> SpeedPlot
     series = []
     for title, line in lines.items():
         points = tuple((round(places[started], 1), _height(median, most)) for started, median in line)
-        series.append(Series(title, points, f"{line[-1][1]:.3g}"))
+        series.append(Series(title, points, f"{line[-1][1]:.3g}", number=numbers[title]))
     levels = tuple((_height(most * part / 4, most), f"{most * part / 4:.3g}") for part in range(5))
     return SpeedPlot(workload, _labelled(series), levels, _days(dates, places))
 
@@ -160,8 +165,8 @@ def _labelled(series: Sequence[Series]) -> tuple[Series, ...]:
 
 
 def _days(dates: Sequence[str], places: dict[str, float]) -> tuple[tuple[float, str, str], ...]:
-    """Return the first and the last date, which never cover each other."""
-    ends = [(dates[0], "start"), (dates[-1], "end")] if len(dates) > 1 else [(dates[0], "middle")]
+    """Return the first and the last date, which never cover each other, and one date for runs of one day."""
+    ends = [(dates[0], "start"), (dates[-1], "end")] if dates[0][:10] != dates[-1][:10] else [(dates[0], "start")]
     return tuple((round(places[date], 1), date[:10], anchor) for date, anchor in ends)
 
 

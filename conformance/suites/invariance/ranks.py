@@ -7,10 +7,11 @@ ranks compute the same rows with the same weights. Every rank has the result and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import torch
 from torch.nn import functional as F
+
+from conformance.suites.rank_functions import Group
 
 from .operators import WIDTH, Operator, Weights
 from .surroundings import Both, Change, Subject, differs
@@ -18,64 +19,6 @@ from .surroundings import Both, Change, Subject, differs
 #: Rows of each operator.
 ROWS = 17
 _HEADS, _WORDS, _INNER = 4, 96, 128
-
-
-class Group:
-    """Ranks that compute an operator together. A group of one rank moves nothing."""
-
-    def __init__(self, size: int, number: int = 0, handle: Any = None) -> None:
-        self.size, self.number, self._handle = size, number, handle
-
-    def part(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
-        """Return this rank's part of a tensor."""
-        return tensor.chunk(self.size, dim)[self.number]
-
-    def all_reduced(self, tensor: torch.Tensor, *, largest: bool = False) -> torch.Tensor:
-        """Return the sum of a tensor over the ranks, or the largest values."""
-        import torch.distributed as dist
-
-        if self.size == 1:
-            return tensor
-        result = tensor.detach().clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(result, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=self._handle)
-        return result
-
-    def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """Return rows that every rank has. Their gradient is the sum of the ranks' gradients."""
-        return _Enter.apply(x, self)  # type: ignore[no-untyped-call, no-any-return]
-
-    def add_up(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the ranks' parts of a sum. Its gradient is each part's gradient."""
-        return _AddUp.apply(x, self)  # type: ignore[no-untyped-call, no-any-return]
-
-    def beside(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the ranks' columns beside each other: added up among zeros, which changes no bit."""
-        if self.size == 1:
-            return x
-        before, width = self.number * x.shape[-1], x.shape[-1] * self.size
-        return self.add_up(F.pad(x, (before, width - before - x.shape[-1])))
-
-
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        return ctx.group.all_reduced(gradient), None
-
-
-class _AddUp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
-        result = group.all_reduced(x)
-        return result.view_as(result)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        return gradient, None
 
 
 Parallel = Callable[[torch.Tensor, Weights, Group], torch.Tensor]

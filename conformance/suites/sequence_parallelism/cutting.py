@@ -1,11 +1,12 @@
-"""Inputs of the attention cases, and collectives with gradients that shard sequences and heads."""
+"""Inputs of the attention cases, and exchanges of sequences and heads between the ranks."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-import torch.distributed as dist
+
+from conformance.suites.rank_functions import Group
 
 SIZE = 4
 
@@ -35,26 +36,6 @@ def later(query, key, query_first, key_first):
     return columns > rows.unsqueeze(-1)
 
 
-class _Exchange(torch.autograd.Function):
-    """All-to-all exchange of rows; gradients travel in the opposite direction."""
-
-    @staticmethod
-    def forward(ctx, x, given, taken):
-        ctx.sizes = given, taken
-        return _exchanged(x, given, taken)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        given, taken = ctx.sizes
-        return _exchanged(gradient, taken, given), None, None
-
-
-def _exchanged(x, given, taken):
-    out = x.new_empty(sum(taken), *x.shape[1:])
-    dist.all_to_all_single(out, x.contiguous(), list(taken), list(given))
-    return out
-
-
 def shares(count, ranks):
     """Return how many of ``count`` elements each rank has; the first ranks get the remainder."""
     return [count // ranks + (rank < count % ranks) for rank in range(ranks)]
@@ -65,7 +46,7 @@ def to_heads(x, rank, ranks, tokens, heads):
     by_head, by_token = shares(heads, ranks), shares(tokens, ranks)
     taken = [by_head[rank] * length for length in by_token]
     given = [number * by_token[rank] for number in by_head]
-    rows = _Exchange.apply(x.reshape(-1, SIZE), given, taken)
+    rows = Group.of_all().exchanged(x.reshape(-1, SIZE), given, taken)
     parts = rows.split(taken)
     return torch.cat([part.view(by_head[rank], -1, SIZE) for part in parts], dim=1)
 
@@ -76,7 +57,7 @@ def to_tokens(x, rank, ranks, tokens, heads):
     given = [by_head[rank] * length for length in by_token]
     taken = [number * by_token[rank] for number in by_head]
     rows = torch.cat([part.reshape(-1, SIZE) for part in x.split(by_token, dim=1)])
-    return _Exchange.apply(rows, given, taken).view(heads, by_token[rank], SIZE)
+    return Group.of_all().exchanged(rows, given, taken).view(heads, by_token[rank], SIZE)
 
 
 def keys_to_heads(x, rank, ranks, tokens, heads):
@@ -90,38 +71,9 @@ def keys_to_heads(x, rank, ranks, tokens, heads):
     needed = [torch.unique(queries // group) for queries in own]
     given = [len(keys) * by_token[rank] for keys in needed]
     taken = [len(needed[rank]) * length for length in by_token]
-    rows = _Exchange.apply(x[torch.cat(needed)].reshape(-1, SIZE), given, taken)
+    rows = Group.of_all().exchanged(x[torch.cat(needed)].reshape(-1, SIZE), given, taken)
     keys = torch.cat([part.view(len(needed[rank]), -1, SIZE) for part in rows.split(taken)], dim=1)
     return keys[own[rank] // group - needed[rank][0]]
-
-
-class _Pass(torch.autograd.Function):
-    """Ring shift: send to the next rank, receive from the previous one; gradients travel in the opposite direction.
-
-    ``shape`` is that of the tensor that comes.
-    """
-
-    @staticmethod
-    def forward(ctx, x, shape):
-        ctx.given = x.shape
-        return _passed(x, 1, shape)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return _passed(gradient, -1, ctx.given), None
-
-
-def _passed(x, step, shape):
-    """Send the tensor ``step`` ranks ahead in the ring, and return the one of ``shape`` from ``step`` ranks behind."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    sent, received = x.contiguous(), x.new_empty(shape)
-    calls = [
-        dist.P2POp(dist.isend, sent, (rank + step) % ranks),
-        dist.P2POp(dist.irecv, received, (rank - step) % ranks),
-    ]
-    for work in dist.batch_isend_irecv(calls):
-        work.wait()
-    return received
 
 
 def ring_attention(query, key, value, rank, ranks, tokens):
@@ -139,7 +91,7 @@ def ring_attention(query, key, value, rank, ranks, tokens):
         scores = (query @ k.transpose(-1, -2) / math.sqrt(query.shape[-1])).masked_fill(hidden, -math.inf)
         parts.append((scores, v))
         if step < ranks - 1:
-            both = _Pass.apply(both, (*both.shape[:2], by_token[(owner - 1) % ranks], SIZE))
+            both = Group.of_all().shifted(both, (*both.shape[:2], by_token[(owner - 1) % ranks], SIZE))
     # The softmax over all blocks, with the largest score subtracted so that exp() does not overflow.
     largest = torch.stack([scores.amax(-1) for scores, _ in parts]).amax(0).unsqueeze(-1).detach()
     total = sum(torch.exp(scores - largest).sum(-1, keepdim=True) for scores, _ in parts)

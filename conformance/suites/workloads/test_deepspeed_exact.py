@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
 from conformance.plan.case import cases
 
-from .exact import deepspeed
+from .exact import deepspeed, injected
 from .parallel import models
 from .parallel.deepspeed_engine import IMPORTS
 from .parallel.planned import planned
@@ -27,3 +27,14 @@ def test_zero(accelerator, check, device, world_size, group):
     for stage in deepspeed.STAGES:
         deepspeed.check_stage(check, accelerator, device, stage)
     deepspeed.check_stage(check, accelerator, device, stage=2, micro_steps=2)
+
+
+def auto_tp_cases():
+    """Return a case for each number of ranks, such as ``workloads.exact.deepspeed_auto_tp[2]``."""
+    return [planned("exact.deepspeed_auto_tp", (("world", str(size)),), NEEDS, size) for size in (2, 4)]
+
+
+@cases(auto_tp_cases)
+def test_auto_tp(accelerator, check, device, world_size, group):
+    """An exact decoder that DeepSpeed cuts over the ranks has the bits of one process, after every step."""
+    injected.check_auto_tp(check, accelerator, device)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_ALL_TO_ALL, COMM_DTYPE, Cell
+from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_P2P, Cell
 from conformance.plan.case import cases
 
-from .exact import ranks
+from .exact import context, ranks
 from .parallel import models
 from .parallel.layouts import LAYOUTS, ranks_of
 from .parallel.planned import planned
@@ -22,6 +22,8 @@ LAID = {
         4: ("gpipe", "1f1b", "1f1b-fsdp2"),
     },
 }  # fmt: skip
+#: What each way to share keys and values needs.
+CONTEXT = {"ring": (COMM_P2P,), "gather": ()}
 #: Engines that take every family.
 ENGINES = {"replicated": "ddp", "sharded": "fsdp2"}
 #: Layouts that save and load in one case, by the number of ranks.
@@ -113,3 +115,18 @@ def way_cases():
 def test_ways(check, device, world_size, group):
     """Exact models have the bits of one process when an engine accumulates, keeps its graph, or keeps its gathers."""
     ranks.check_ways(check, device)
+
+
+def context_cases():
+    """Return a case for each way and number of ranks, such as ``workloads.exact.context[ring-2]``."""
+    return [
+        planned("exact.context", (("way", way), ("world", str(size))), (*NEEDS, *needs), size)
+        for way, needs in CONTEXT.items()
+        for size in (2, 4)
+    ]
+
+
+@cases(context_cases)
+def test_context(check, device, case, world_size, group):
+    """An exact decoder with a part of each sequence on every rank has the bits of one process."""
+    context.check_context(check, dict(case.axes)["way"], device)

@@ -17,14 +17,15 @@ const MODES = {
 const FILLERS = new Set(("a an the on of in for with and or does do is are can which who what how support supports "
   + "supported run runs running work works accelerator accelerators operator device to by it").split(" "));
 const MOST_NAMES = 6;
+const dtypeOf = (word) => DTYPES[word] || (KNOWN_DTYPES.includes(word) ? word : "");
 
 /** The words of a question: dtype, mode, columns, and the rest, which names subjects and keeps its capital letters. */
 function understood(text) {
-  const found = { dtype: "", mode: "", columns: null, words: [], accelerators: [], topic: null, other: "" };
+  const found = { dtype: "", mode: "", columns: null, words: [], accelerators: [], topic: null, other: "", device: null, lacking: null };
   for (const typed of translated(text, found)) {
-    const word = typed.toLowerCase();
+    const word = typed.toLowerCase().replace(/^(?:torch|np|numpy|jnp|tf|dtype)\.(?=\w+$)/, (before) => (dtypeOf(typed.slice(before.length)) ? "" : before));
     if (!word || FILLERS.has(word)) continue;
-    const dtype = DTYPES[word] || (KNOWN_DTYPES.includes(word) ? word : ""), mode = MODES[word], columns = columnsNamed(word);
+    const dtype = dtypeOf(word), mode = MODES[word], columns = columnsNamed(word);
     if (dtype) found.dtype = dtype;
     else if (mode) found.mode = mode;
     else if (columns.length && !isSubject(typed)) {
@@ -40,13 +41,14 @@ function understood(text) {
 
 const LONGEST_ALIAS = 4;
 // Prefixes of other people's names for PyTorch's functions, and overloads behind them.
-const PREFIX = /^(?:torch\.ops\.(?:aten|prims|npu|torch_\w+)\.|torch\.nn\.functional\.|torch\.nn\.modules\.\w+\.|torch\.nn\.|torch\.distributed\.|torch\.optim\.(?:lr_scheduler\.)?|torch\.amp\.|torch\.utils\.|torch_\w+\.(?:npu_)?|npu_|torch\.special\.|torch\.tensor\.|torch\.cuda\.|torch\.|dist\.|aten::|at::|prims::|prim::|onnx::|ai\.onnx\.|c10d::|nn\.functional\.|nn\.|f\.|tf\.nn\.|tf\.math\.|tf\.|jax\.nn\.|jax\.lax\.|jnp\.|np\.|numpy\.|cudnn|cublas|aclnn|miopen)/i;
+const PREFIX = /^(?:torch\.ops\.(?:aten|prims|npu|torch_\w+)\.|torch\.nn\.functional\.|torch\.nn\.modules\.\w+\.|torch\.nn\.|torch\.distributed\.|torch\.optim\.(?:lr_scheduler\.)?|torch\.amp\.|torch\.utils\.|torch_\w+\.(?:npu_)?|npu_|torch\.special\.|torch\.tensor\.|torch\.cuda\.|torch\.|dist\.|aten::|at::|prims::|prim::|onnx::|ai\.onnx\.|c10d::|nn\.functional\.|nn\.|f\.|tf\.nn\.|tf\.math\.|tf\.|jax\.nn\.|jax\.lax\.|jnp\.|np\.|numpy\.|cudnn|cublas|aclnn|miopen|(?:nccl|rccl|hccl|cncl|mccl|bccl|xccl|oneccl)(?=.))/i;
 const OVERLOAD = /(?:\.(?:default|out|tensor|scalar|self|int|dim|tensor_\w+|scalar_\w+)|_out|_)$/i;
 
-/** Words of a question, with other names replaced by the names on this page. `found` gets a topic. */
+/** Words of a question, with other names replaced by the names on this page. `found` gets a topic, a product whose
+ *  backend has no column, and a dtype that no case has. */
 function translated(text, found) {
   let rest = text;
-  const { same, topics, words } = data.aliases, foreign = Object.keys({ ...same, ...topics, ...words })
+  const foreign = Object.keys(Object.assign({}, ...Object.values(data.aliases)))
     .filter((name) => /[^\u0000-\u024f]/.test(name)).sort((a, b) => b.length - a.length);
   // Languages without blanks: their words stand inside the text.
   if (foreign.length) rest = rest.replace(new RegExp(foreign.join("|"), "g"), (name) => ` ${name} `);
@@ -57,7 +59,10 @@ function translated(text, found) {
       const group = typed.slice(at, at + length), said = alias(group);
       if (!said) continue;
       step = length;
-      if (said.topic) { found.topic ||= said.topic.filter((known) => isSubject(known)); found.other = group.join(" "); } else if (said.word) done.push(said.word);
+      if (said.topic) { found.topic ||= said.topic.filter((known) => isSubject(known)); found.other = group.join(" "); }
+      else if (said.device) found.device ||= { typed: group.join(" "), backend: said.device };
+      else if (said.nearest) found.lacking ||= { typed: group.join(" "), nearest: said.nearest };
+      else if (said.word) done.push(said.word);
     }
     if (!step) done.push(typed[at]);
     at += step || 1;
@@ -67,18 +72,27 @@ function translated(text, found) {
 
 /** What some words are called here: a subject, a topic, or null where they are no other name of anything. */
 function alias(group) {
-  const { same, topics, words } = data.aliases, name = group.join(" ").toLowerCase();
+  const { same, topics, words, devices, dtypes } = data.aliases, name = group.join(" ").toLowerCase();
+  const layer = group.length === 1 && group[0].replace(PREFIX, "");
+  // torch.nn.GroupNorm is the layer, and not the function of the same name.
+  if (layer && layer !== group[0] && layer !== layer.toLowerCase() && data.subjects.some(({ area, name: shown }) => area === "modules" && shown === layer)) return { word: `modules.${layer}` };
   const forms = [...new Set([name, name.replace(/[-_]/g, " "), ...(group.length === 1 ? bare(group[0]) : [])])];
   // The whole name of a subject is no alias. A table's word comes before the last part of a subject's name.
   if (group.length === 1 && (isOperator(group[0]) || columnsNamed(name).length)) return null;
   for (const form of forms) if (words[form] !== undefined) return { word: words[form] };
   for (const form of forms) {
+    if (devices[form]) return columnsNamed(devices[form]).length ? { word: devices[form] } : { device: devices[form] };
+    if (dtypes[form]) return { nearest: dtypes[form] };
+    // Operators first: "gather" is a collective, too.
+    const operator = data.subjects.find((subject) => subject.search.full === `operators.${same[form]}`.toLowerCase());
+    if (same[form] && operator) return { word: `operators.${operator.name}` };
     if (same[form] && isSubject(same[form])) return { word: same[form] };
     if (topics[form] && topics[form].some((known) => isSubject(known))) return { topic: topics[form] };
   }
   if (group.length === 1 && isSubject(group[0])) return null;
   for (const form of forms) {
-    if (group.length === 1 && form !== name && isSubject(form)) return { word: form };
+    // Also in the middle of a name, as in scatter_reduce.amax.
+    if (group.length === 1 && form !== name && data.subjects.some((subject) => match(subject, form) <= 3)) return { word: form };
   }
   return null;
 }
@@ -145,15 +159,31 @@ function searchable(area, name) {
   return { full, area, shown: name, name: name.toLowerCase(), parts: full.split(/[. ]/), short: name.split(/[. ]/).pop() };
 }
 
+/** What to ask instead, where no subject has all words of a question: `lost` are words that nothing has, `near` are
+ *  names to put in the place of `instead`, and `known` are the other words. */
+function suggestions(asked, subjects) {
+  const lost = asked.words.filter((word) => !subjectsNamed([word], subjects).length);
+  // A number or a letter is part of many names by chance.
+  const known = asked.words.filter((word) => !lost.includes(word) && /[^\d]{3}/.test(word));
+  if (!lost.length) return { lost, near: asked.words.filter((word) => known.includes(word)), known, instead: "" };
+  const at = asked.words.indexOf(lost[0]), pairs = [asked.words.slice(Math.max(at - 1, 0), at + 1), asked.words.slice(at, at + 2)];
+  // "batch nrom" is one name in two words.
+  for (const pair of pairs.filter(({ length }) => length === 2)) {
+    const near = nearest(pair.join(""), subjects);
+    if (near.length) return { lost, near, known, instead: pair.join(" ") };
+  }
+  return { lost, near: nearest(lost[0], subjects), known, instead: lost[0] };
+}
+
 /** Nearest known names: by the number of changed, missing or swapped letters. */
 function nearest(word, subjects) {
   const names = new Map();
   for (const subject of subjects) names.set(subject.search.parts[subject.search.parts.length - 1], subject);
-  const { same, topics } = data.aliases;
+  const { same, topics } = data.aliases, squeezed = (name) => name.replace(/[_ -]/g, "");
   const all = [...names.keys(), ...Object.keys(same).filter((name) => isSubject(same[name])), ...Object.keys(topics), ...data.columns.flatMap((column) => titleWords(column.title)), ...KNOWN_DTYPES, ...Object.keys(DTYPES)];
-  const lower = (bare(word)[1] || word).toLowerCase(), most = Math.max(1, Math.floor(word.length / 3));
-  return [...new Set(all)].map((name) => [distance(lower, name), name]).filter(([far]) => far <= most)
-    .sort((a, b) => a[0] - b[0] || (a[1] < b[1] ? -1 : 1)).slice(0, MOST_NAMES).map(([, name]) => name);
+  const lower = (bare(word)[1] || word).toLowerCase(), most = Math.min(3, Math.max(1, Math.floor(word.length / 3)));
+  return [...new Set(all)].map((name) => [Math.min(distance(lower, name), distance(lower, squeezed(name))), name]).filter(([far]) => far <= most)
+    .sort((a, b) => a[0] - b[0] || a[1].startsWith("_") - b[1].startsWith("_") || (a[1] < b[1] ? -1 : 1)).slice(0, MOST_NAMES).map(([, name]) => name);
 }
 
 function distance(a, b) {

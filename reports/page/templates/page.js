@@ -35,6 +35,8 @@
   function answer() {
     const box = byId("answer"), asked = understood(state.q);
     if (!state.q.trim()) return box.replaceChildren();
+    if (asked.device) return box.replaceChildren(noColumn(asked));
+    if (asked.lacking) return box.replaceChildren(noDtype(asked));
     if (asked.topic && asked.topic.length) return box.replaceChildren(topic(asked));
     const named = asked.words.length ? subjectsNamed(asked.words, subjects) : subjects;
     if (!named.length) return box.replaceChildren(notFound(asked));
@@ -62,15 +64,32 @@
       asked.topic.map((name) => button(name, () => ask([name, ...rest].join(" ")))));
   }
 
+  /** The answer about a product whose backend has no column: another column's answer would mislead. */
+  function noColumn({ device }) {
+    return reply("unknown", `No report of “${device.typed}” is on this page${device.backend === device.typed.toLowerCase() ? "" : `; its backend is ${device.backend}`}. These accelerators are:`, null,
+      data.columns.map(({ title }) => button(title, () => ask(replaced(device.typed, title)))));
+  }
+
+  /** The answer about a dtype that no case has. */
+  function noDtype({ lacking }) {
+    return reply("apply", `No case has the dtype “${lacking.typed}”. The nearest ones are:`, null,
+      lacking.nearest.map((name) => button(name, () => ask(replaced(lacking.typed, name)))));
+  }
+
+  /** The question with other words in the place of some. */
+  function replaced(words, others) {
+    const at = state.q.toLowerCase().indexOf(words.toLowerCase());
+    return at < 0 ? others : state.q.slice(0, at) + others + state.q.slice(at + words.length);
+  }
+
   function notFound(asked) {
-    const lost = asked.words.filter((word) => !subjectsNamed([word], subjects).length), word = lost[0] || asked.words.join(" ");
-    const near = nearest(lost[0] || asked.words[0], subjects), known = asked.words.filter((other) => !lost.includes(other));
+    const { lost, near, known, instead } = suggestions(asked, subjects), word = instead || asked.words.join(" ");
     const words = lost.length ? `Nothing here is called “${word}”.` : `No subject has all of the words “${word}”.`;
-    if (!lost.length) return reply("unknown", `${words} Ask about one of them:`, null, asked.words.map((name) => button(name, () => ask(name))));
-    // A dead end has a way out too: the areas are all there is.
-    const typed = state.q.split(/[\s,;?!()[\]]+/).find((part) => part.includes(lost[0])) || lost[0];
+    if (!lost.length && near.length) return reply("unknown", `${words} Ask about one of them:`, null, near.map((name) => button(name, () => ask(name))));
     if (!near.length && known.length) return reply("unknown", `${words} Ask without it:`, null, [known.join(" "), ...known].map((name) => button(name, () => ask(name))).slice(0, known.length > 1 ? 99 : 1));
-    if (near.length) return reply("unknown", `${words} Did you mean:`, null, near.map((name) => button(name, () => ask(state.q.replace(typed, name)))));
+    const typed = state.q.toLowerCase().includes(instead.toLowerCase()) ? instead : state.q.split(/[\s,;?!()[\]]+/).find((part) => part.includes(lost[0])) || lost[0];
+    if (near.length) return reply("unknown", `${words} Did you mean:`, null, near.map((name) => button(name, () => ask(replaced(typed, name)))));
+    // A dead end has a way out too: the areas are all there is.
     return reply("unknown", `${words} The areas of this page:`, null, areas.map((area) => button(area.name, () => { opened.add(area.name); show(); goTo(area, area.name); })));
   }
 

@@ -13,12 +13,12 @@ for (const [area, name, count] of data.rows) {
 function asked(text) {
   const found = understood(text), named = found.words.length ? subjectsNamed(found.words, data.subjects) : data.subjects;
   const shown = (subjects) => subjects.map((subject) => subject.area + "." + subject.name);
+  if (found.device) return { kind: "suggested", names: data.columns.map(({ title }) => title), device: found.device };
+  if (found.lacking) return { kind: "suggested", names: found.lacking.nearest, lacking: found.lacking };
   if (found.topic && found.topic.length) return { kind: "suggested", names: found.topic.flatMap((name) => shown(subjectsNamed([name], data.subjects))) };
   if (!named.length) {
-    const lost = found.words.filter((word) => !subjectsNamed([word], data.subjects).length);
-    const known = found.words.filter((word) => !lost.includes(word)), close = lost.length ? nearest(lost[0], data.subjects) : [];
-    const near = close.length ? close : known;
-    return { kind: near.length ? "suggested" : "dead", names: near };
+    const { near, known } = suggestions(found, data.subjects), names = near.length ? near : known;
+    return { kind: names.length ? "suggested" : "dead", names };
   }
   const places = placesAsked(named, found);
   if (!places.length) return { kind: "suggested", names: shown(named), dtype: found.dtype };

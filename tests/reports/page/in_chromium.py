@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import gzip
 import os
-import shutil
+import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from conformance.reports.page import publish
 from conformance.reports.page.columns import PublishedReport
 from conformance.reports.report_json import to_json
 from conformance.reports.views import packed
 from tests.reports.page import many
+from tests.reports.page.browser import READY, barriers, launched, opened
 from tests.reports.page.fleet import fleet
 
-READY = "html[data-ready]"
 WIDTHS = (320, 390, 800, 1280)
 CONV = "operators.nn.functional.conv2d"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        path = os.environ.get("CHROMIUM") or shutil.which("chromium")
-        yield playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with launched() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +45,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
         publish.publish(fleet(number, every=3), folder)
         found[number] = (folder / "index.html").as_uri()
     return found
-
-
-@contextmanager
-def opened(browser: Browser, address: str, *, width: int = 1280, **options: Any) -> Iterator[Page]:
-    """A page that is ready; afterwards it must have said nothing on the console, and nothing may scroll sideways."""
-    with browser.new_context(viewport={"width": width, "height": 900 if width > 600 else 780}, **options) as context:
-        page = context.new_page()
-        said: list[str] = []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(address)
-        page.wait_for_selector(READY, state="attached")
-        yield page
-        assert said == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.fixture
@@ -92,10 +76,11 @@ def until(page: Page, condition: str) -> None:
 
 
 def cells(page: Page) -> list[list[str]]:
-    """The visible cells of the matrix."""
+    """The visible cells of the matrix. The HTML leaves out the class of the most frequent kind, ``ok``."""
     found: list[list[str]] = page.evaluate(
         "[...document.querySelectorAll('#table tbody tr')].filter(row => row.offsetParent)"
-        ".map(row => [...row.cells].map(cell => cell.className + ' ' + cell.textContent.trim().replace(/\\s+/g, ' ')))"
+        ".map(row => [...row.cells].map(cell => (cell.className || (cell.tagName === 'TD' ? 'ok' : ''))"
+        " + ' ' + cell.textContent.trim().replace(/\\s+/g, ' ')))"
     )
     return found
 
@@ -135,12 +120,12 @@ def test_the_three_questions_and_the_actions_that_each_takes(page: Page) -> None
     [
         ("conv2d bf16 training cpu", "Yes. cpu (upstream) runs conv2d in bfloat16 for training, natively"),
         ("Does nova support bfloat16 training of conv2d?", "No, it fails. conv2d in bfloat16 for training on nova"),
-        ("conv2d nova", "Partly. 2 cases of 19 of conv2d fail on nova: max_ulp 212"),
+        ("conv2d nova", "Partly. 2 cases of 14 of conv2d fail on nova: max_ulp 212"),
         ("cumsum fp16 training supa", "Not yet. cumsum in float16 for training fails on supa, and is waived: not-yet,"),
         ("conv2d fp64 supa", "Unknown. supa declares nothing about conv2d in float64"),
         ("conv2d int8 training", "Does not apply. There is no case of conv2d in int8 for training."),
         ("conv2d bf16 training", "2 of 3 run conv2d in bfloat16 for training: cpu (upstream), supa."),
-        ("conv2d", "0 of 3 run conv2d; 3 in part."),
+        ("conv2d", "1 of 3 run conv2d: cpu (upstream); 2 in part."),
         ("cnov2d bf16", "Unknown. Nothing here is called “cnov2d”. Did you mean:"),
     ],
 )  # fmt: skip
@@ -238,7 +223,7 @@ def test_an_area_opens_by_click_and_by_key(page: Page) -> None:
 
 
 def test_a_large_area_shows_what_differs_first_and_everything_when_asked(page: Page) -> None:
-    page.click("#table button.fold:text-is('operators')")
+    page.evaluate("[...document.querySelectorAll('button.fold')].find(f => f.textContent === 'operators').click()")
     few = len(cells(page))
     assert "conv2d" in str(cells(page))
     page.click("#table tr.rest button")
@@ -415,16 +400,7 @@ def test_nothing_scrolls_sideways_and_nothing_is_said(
 def test_no_barrier(browser: Browser, pages: dict[int, str], scheme: Any, width: int) -> None:
     for hash in STATES.values():
         with opened(browser, pages[10] + hash, width=width, color_scheme=scheme, bypass_csp=True) as page:
-            page.evaluate(
-                "document.querySelectorAll('details, .why').forEach(d => { d.open = true; d.classList.add('open') })"
-            )
-            page.add_script_tag(path=os.environ["AXE"])
-            assert _barriers(page) == [], hash
-
-
-def _barriers(page: Page) -> list[str]:
-    found = page.evaluate("axe.run()")["violations"]
-    return [f"{one['impact']}: {one['id']} {one['nodes'][0]['html'][:200]}" for one in found]
+            assert barriers(page) == [], hash
 
 
 @pytest.mark.parametrize("number", [3, 10])
@@ -468,9 +444,24 @@ def test_markup_in_reports_does_not_run(browser: Browser, tmp_path: Path) -> Non
         assert page.locator("img").count() == 0
 
 
-def test_twenty_thousand_cases_of_nine_accelerators(browser: Browser, tmp_path: Path) -> None:
-    names = [f"accelerator{salt}" for salt in range(9)]
-    publish.publish([PublishedReport(many.large(name, 20_000, salt)) for salt, name in enumerate(names)], tmp_path)
+def _runs(name: str, salt: int, number: int) -> Iterator[PublishedReport]:
+    """Yield so many runs of an accelerator; each differs from the one before in every hundredth case."""
+    drawn = random.Random(salt)
+    made = many.large(name, 20_000, salt)
+    for day in range(number):
+        other, cases = many.large(name, 20_000, salt + 100), list(made.cases)
+        for place in drawn.sample(range(len(cases)), len(cases) // 100):
+            cases[place] = other.cases[place]
+        started = f"2026-03-{day + 1:02}T05:06:07+00:00"
+        made = replace(made, run=replace(made.run, id=f"{name}-{day}", started=started), cases=tuple(cases))
+        yield PublishedReport(made)
+
+
+@pytest.mark.parametrize("runs", [1, 20])
+def test_the_first_answer_about_twenty_thousand_cases_of_ten_accelerators(
+    browser: Browser, tmp_path: Path, runs: int
+) -> None:
+    publish.publish((run for salt in range(10) for run in _runs(f"accelerator{salt}", salt, runs)), tmp_path)
     size = (tmp_path / "index.html").stat().st_size
     with browser.new_context() as context:
         page = context.new_page()
@@ -479,17 +470,19 @@ def test_twenty_thousand_cases_of_nine_accelerators(browser: Browser, tmp_path: 
         page.wait_for_selector(READY, state="attached")
         ready = time.monotonic() - began
         began = time.monotonic()
-        page.fill("#filters [name=text]", "operator_77")
-        until(page, "document.querySelectorAll('#table tbody tr:not([hidden])').length < 200")
-        filtered = time.monotonic() - began
-        began = time.monotonic()
         page.fill("#question", "operator_77 bf16 training accelerator3")
         page.wait_for_selector("#answer .reply")
         answered = time.monotonic() - began
+        began = time.monotonic()
+        page.fill("#filters [name=text]", "operator_77")
+        until(page, "document.querySelectorAll('#table tbody tr:not([hidden])').length < 200")
+        filtered = time.monotonic() - began
     print(
-        f"\n{size / 1024:,.0f} KiB; interactive after {ready:.2f} s; filter {filtered:.2f} s; answer {answered:.2f} s"
+        f"\n{runs} runs, {size / 1024:,.0f} KiB; interactive after {ready:.2f} s; first answer {answered:.2f} s; "
+        f"filter {filtered:.2f} s"
     )
-    assert size <= 2**20
+    assert size <= 2**20 * (1 if runs == 1 else 4)
+    assert answered <= 1.0
 
 
 @pytest.mark.parametrize("lost", ["delete window.DecompressionStream", "window.JSON.parse = () => { throw Error() }"])

@@ -67,6 +67,25 @@ def test_an_alias_leads_to_a_subject(page: dict[str, Any]) -> None:
     assert [name for part in table.values() for name in part if name != name.lower()] == []
 
 
+def test_an_unknown_product_or_dtype_is_no_question_about_all_that_is_here(page: dict[str, Any]) -> None:
+    """An answer about every accelerator, or every dtype, would be taken for one about the product or the dtype."""
+    table = aliases()
+    titles = {column["title"] for column in page["columns"]}
+    absent = [name for name, backend in table["devices"].items() if backend not in titles and backend != "supa"]
+
+    about = dict(zip(absent, asked(page, *(f"conv2d {name}" for name in absent)), strict=True))
+    dtypes = dict(zip(table["dtypes"], asked(page, *(f"conv2d {name}" for name in table["dtypes"])), strict=True))
+
+    assert [name for name, answer in about.items() if not answer.get("device")] == []
+    assert [name for name, answer in dtypes.items() if not answer.get("lacking")] == []
+
+
+def test_no_number_and_no_letter_is_suggested(page: dict[str, Any]) -> None:
+    answers = asked(page, "Acme 3", "Acme X 9000", "a b c", "gpu2000 7")
+
+    assert [name for answer in answers for name in answer["names"] if len(name) < 3] == []
+
+
 def test_cells_that_pytorch_lacks_count_nowhere(page: dict[str, Any]) -> None:
     (relu,) = asked(page, "relu")
 

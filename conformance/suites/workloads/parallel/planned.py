@@ -31,6 +31,7 @@ def planned(
     special = {
         "deepspeed": About.LIBRARY,
         "exact.deepspeed_zero": About.LIBRARY,
+        "exact.deepspeed_auto_tp": About.LIBRARY,
         "llama.accelerate_ranks": About.LIBRARY,
         "llama.cp": About.PYTORCH,
     }

@@ -1,0 +1,75 @@
+"""Exact training under DeepSpeed's AutoTP, which cuts the linear layers of a model over the ranks."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from conformance.suites.workloads.parallel.deepspeed_engine import config_of, start
+
+from .decoder import Decoder
+from .families import ROWS, Family, Linear, hinge, tokens
+from .reference import Comparison
+from .training import placed
+
+LAYERS = 2
+
+
+class PlainDecoder(Decoder):
+    """Exact decoder with PyTorch's own linear layers, the only class that AutoTP cuts.
+
+    These multiply by the very weights, which get finer with every step. What enters them is whole, so two steps are
+    exact; the proof says so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(LAYERS)
+        for module in list(self.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, Linear):
+                    plain = nn.Linear(child.in_features, child.out_features, bias=False)
+                    plain.weight = child.weight
+                    setattr(module, name, plain)
+
+
+@functools.cache
+def family_of() -> Family:
+    """Return the family that is trained."""
+    return Family("decoder-plain", PlainDecoder, tokens, hinge, rate=2.0**-2, steps=2)
+
+
+def check_auto_tp(check: Any, accelerator: Any, device: torch.device) -> None:
+    """Check a training whose layers AutoTP has cut: the parts of all ranks are the weights of one process."""
+    rank, ranks, family = dist.get_rank(), dist.get_world_size(), family_of()
+    config = config_of(0, "float32", 1, tensor_parallel={"autotp_size": ranks}, zero_force_ds_cpu_optimizer=False)
+    config["train_micro_batch_size_per_gpu"] = ROWS
+    shapes = {name: value.shape for name, value in family.build().named_parameters()}
+    engine = start(accelerator, device, family.initial().to(device), config, ranks, family.optimizer)
+    cut = [name for name, value in engine.module.named_parameters() if value.shape != shapes[name]]
+    check.that(len(cut) >= LAYERS, f"AutoTP has cut only {cut}")
+    compared = Comparison(family, rank=rank, kind="autotp: ")
+    for step in range(family.steps):
+        inputs, targets = placed(family.batches()[step], device, torch.float32)
+        loss = family.loss(engine(inputs), targets)
+        engine.backward(loss)
+        named = dict(engine.module.named_parameters())
+        found = {name: value.grad for name, value in named.items() if value.grad is not None}
+        compared.gradients(step, {name: joined(grad, shapes[name]) for name, grad in found.items()})
+        engine.step()
+        compared.weights(step, {name: joined(value.detach(), shapes[name]) for name, value in named.items()})
+        compared.loss(step, float(loss.detach()))
+    compared.tell(check)
+
+
+def joined(part: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return the full tensor: the parts of all ranks, joined along the dimension in which they are shorter."""
+    cut = [dim for dim, (own, full) in enumerate(zip(part.shape, shape, strict=True)) if own != full]
+    if not cut:
+        return part
+    everyone = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, part.contiguous())
+    return torch.cat(everyone, cut[0])
