@@ -12,22 +12,29 @@ from torch import nn
 from conformance.suites.workloads.parallel.deepspeed_engine import config_of, start
 
 from .decoder import Decoder
-from .families import ROWS, Family, Linear, hinge, tokens
+from .families import MOMENTUM, ROWS, Family, Linear, hinge, tokens
 from .reference import Comparison
 from .training import placed
 
 LAYERS = 2
 
 
+class PlainModel(nn.Module):
+    """Part of the decoder below its head. AutoTP finds the layers of a module whose class ends in ``Model``."""
+
+
 class PlainDecoder(Decoder):
     """Exact decoder with PyTorch's own linear layers, the only class that AutoTP cuts.
 
-    These multiply by the very weights, which get finer with every step. What enters them is whole, so two steps are
-    exact; the proof says so.
+    These multiply by the very weights, so the optimizer keeps the weights whole.
     """
 
     def __init__(self) -> None:
         super().__init__(LAYERS)
+        below = PlainModel()
+        for name, child in self.model.named_children():
+            setattr(below, name, child)
+        self.model = below
         for module in list(self.modules()):
             for name, child in module.named_children():
                 if isinstance(child, Linear):
@@ -36,10 +43,29 @@ class PlainDecoder(Decoder):
                     setattr(module, name, plain)
 
 
+class WholeSteps(torch.optim.SGD):
+    """SGD whose weights are -1, 0 and 1 after every step. Each weight depends on its own gradients only."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.copy_(parameter.round().clamp(-1.0, 1.0))
+
+
+class PlainFamily(Family):
+    """Family of the plain decoder."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer that keeps weights whole."""
+        return WholeSteps(model.parameters(), lr=self.rate, momentum=MOMENTUM, foreach=False)
+
+
 @functools.cache
 def family_of() -> Family:
     """Return the family that is trained."""
-    return Family("decoder-plain", PlainDecoder, tokens, hinge, rate=2.0**-2, steps=2)
+    return PlainFamily("decoder-plain", PlainDecoder, tokens, hinge, rate=2.0**-4)
 
 
 def check_auto_tp(check: Any, accelerator: Any, device: torch.device) -> None:

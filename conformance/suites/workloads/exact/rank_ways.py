@@ -1,0 +1,96 @@
+"""Exact trainings on ranks whose engine is compiled, or keeps parameters or activations on the host."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from conformance.suites.rank_functions import Group
+
+from .families import Family, families
+from .ranks import check_engine, replicated, sharded
+from .reference import Comparison
+from .training import named_gradients, named_weights, placed
+
+#: Families that are compiled and offloaded: products and bent activations, and a table that gradients reach twice.
+COMPILED, OFFLOADED = ("bent",), ("bent", "bags")
+
+
+def offloaded_shards(model: nn.Module) -> nn.Module:
+    """Return the model under FSDP2 whose parts of parameters, gradients and momenta stay on the host."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    device = next(model.parameters()).device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    # Memory that is not pinned: every device can copy from it.
+    return fully_shard(model, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
+def check_offloaded(check: Any, device: torch.device) -> None:
+    """Check that families whose state or activations are on the host have the bits of one process."""
+    for name in OFFLOADED:
+        _check_offloaded_shards(check, families()[name], device)
+        with torch.autograd.graph.save_on_cpu():
+            check_engine(check, "ddp offloaded", families()[name], replicated, device)
+
+
+def _check_offloaded_shards(check: Any, family: Family, device: torch.device) -> None:
+    """Check a family under FSDP2 with parameters on the host: the batch goes to the device all the same."""
+    group = Group.of_all()
+    model = offloaded_shards(family.initial().to(device))
+    optimizer, compared = family.optimizer(model), Comparison(family, rank=group.number, kind="fsdp2 offloaded: ")
+    for step in range(family.steps):
+        inputs, targets = (group.part(each, 0) for each in placed(family.batches()[step], device, torch.float32))
+        optimizer.zero_grad()
+        loss = family.loss(model(inputs), targets)
+        loss.backward()
+        compared.gradients(step, named_gradients(model))
+        optimizer.step()
+        compared.weights(step, named_weights(model))
+        compared.loss(step, float(group.all_reduced(loss.detach())) / group.size)
+    held = {value.device.type for value in model.parameters()}
+    check.that(held == {"cpu"}, f"the parameters are on {held}")
+    compared.tell(check)
+
+
+def check_compiled(check: Any, device: torch.device) -> None:
+    """Check that families under a compiled engine have the bits of one process.
+
+    The compiler's own kernels are judged in one process. Here it only traces: what is judged are the engine's hooks
+    and gathers around a traced graph.
+    """
+    for engine, wrap in (("ddp", DistributedDataParallel), ("fsdp2", sharded)):
+        for name in COMPILED:
+            with _traced() as counted:
+                check_engine(check, f"{engine} compiled", families()[name], _compiled(wrap), device)
+            check.that(counted() > 0, f"{engine} compiled: no graph was traced")
+
+
+def _compiled(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Module]:
+    def compiled(model: nn.Module) -> nn.Module:
+        model = wrap(model)
+        model.compile(backend="aot_eager")
+        return model
+
+    return compiled
+
+
+@contextlib.contextmanager
+def _traced() -> Iterator[Callable[[], int]]:
+    """Yield a function that returns how many graphs were traced inside."""
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()  # graphs of an earlier model would be reused
+    counters.clear()
+    try:
+        yield lambda: int(counters["stats"]["unique_graphs"])
+    finally:
+        torch._dynamo.reset()
