@@ -17,7 +17,9 @@ const MODES = {
 const FILLERS = new Set(("a an the on of in for with and or does do is are can which who what how support supports "
   + "supported run runs running work works accelerator accelerators operator device to by it").split(" "));
 const MOST_NAMES = 6;
-const dtypeOf = (word) => DTYPES[word] || (KNOWN_DTYPES.includes(word) ? word : "");
+/** An entry of a table; words such as "constructor" are none, though every object has them. */
+const entry = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
+const dtypeOf = (word) => entry(DTYPES, word) || (KNOWN_DTYPES.includes(word) ? word : "");
 
 /** The words of a question: dtype, mode, columns, and the rest, which names subjects and keeps its capital letters. */
 function understood(text) {
@@ -25,7 +27,7 @@ function understood(text) {
   for (const typed of translated(text, found)) {
     const word = typed.toLowerCase().replace(/^(?:torch|np|numpy|jnp|tf|dtype)\.(?=\w+$)/, (before) => (dtypeOf(typed.slice(before.length)) ? "" : before));
     if (!word || FILLERS.has(word)) continue;
-    const dtype = dtypeOf(word), mode = MODES[word], columns = columnsNamed(word);
+    const dtype = dtypeOf(word), mode = entry(MODES, word), columns = columnsNamed(word);
     if (dtype) found.dtype = dtype;
     else if (mode) found.mode = mode;
     else if (columns.length && !isSubject(typed)) {
@@ -79,15 +81,15 @@ function alias(group) {
   const forms = [...new Set([name, name.replace(/[-_]/g, " "), ...(group.length === 1 ? bare(group[0]) : [])])];
   // The whole name of a subject is no alias. A table's word comes before the last part of a subject's name.
   if (group.length === 1 && (isOperator(group[0]) || columnsNamed(name).length)) return null;
-  for (const form of forms) if (words[form] !== undefined) return { word: words[form] };
+  for (const form of forms) if (entry(words, form) !== undefined) return { word: words[form] };
   for (const form of forms) {
-    if (devices[form]) return columnsNamed(devices[form]).length ? { word: devices[form] } : { device: devices[form] };
-    if (dtypes[form]) return { nearest: dtypes[form] };
+    if (entry(devices, form)) return columnsNamed(devices[form]).length ? { word: devices[form] } : { device: devices[form] };
+    if (entry(dtypes, form)) return { nearest: dtypes[form] };
     // Operators first: "gather" is a collective, too.
-    const operator = data.subjects.find((subject) => subject.search.full === `operators.${same[form]}`.toLowerCase());
-    if (same[form] && operator) return { word: `operators.${operator.name}` };
-    if (same[form] && isSubject(same[form])) return { word: same[form] };
-    if (topics[form] && topics[form].some((known) => isSubject(known))) return { topic: topics[form] };
+    const other = entry(same, form), operator = other && data.subjects.find((subject) => subject.search.full === `operators.${other}`.toLowerCase());
+    if (operator) return { word: `operators.${operator.name}` };
+    if (other && isSubject(other)) return { word: other };
+    if (entry(topics, form) && topics[form].some((known) => isSubject(known))) return { topic: topics[form] };
   }
   if (group.length === 1 && isSubject(group[0])) return null;
   for (const form of forms) {
@@ -114,7 +116,7 @@ const isOperator = (typed) => data.subjects.some((subject) => match(subject, typ
 /** Parts of a word such as `bfloat16-training`; a word of other parts stays whole. */
 function pieces(raw) {
   const word = raw.replace(/^[."'`:]+|[."'`:]+$/g, ""), parts = word.split("-");
-  const known = (part) => DTYPES[part] || KNOWN_DTYPES.includes(part) || MODES[part];
+  const known = (part) => dtypeOf(part) || entry(MODES, part);
   return parts.length > 1 && parts.some((part) => known(part.toLowerCase())) ? parts : [word];
 }
 

@@ -457,11 +457,11 @@ def _runs(name: str, salt: int, number: int) -> Iterator[PublishedReport]:
         yield PublishedReport(made)
 
 
-@pytest.mark.parametrize("runs", [1, 20])
-def test_the_first_answer_about_twenty_thousand_cases_of_ten_accelerators(
-    browser: Browser, tmp_path: Path, runs: int
+@pytest.mark.parametrize(("accelerators", "runs", "most"), [(9, 1, 1.0), (10, 20, 1.25)])
+def test_the_first_answer_about_twenty_thousand_cases(
+    browser: Browser, tmp_path: Path, accelerators: int, runs: int, most: float
 ) -> None:
-    publish.publish((run for salt in range(10) for run in _runs(f"accelerator{salt}", salt, runs)), tmp_path)
+    publish.publish((run for salt in range(accelerators) for run in _runs(f"accelerator{salt}", salt, runs)), tmp_path)
     size = (tmp_path / "index.html").stat().st_size
     with browser.new_context() as context:
         page = context.new_page()
@@ -478,10 +478,10 @@ def test_the_first_answer_about_twenty_thousand_cases_of_ten_accelerators(
         until(page, "document.querySelectorAll('#table tbody tr:not([hidden])').length < 200")
         filtered = time.monotonic() - began
     print(
-        f"\n{runs} runs, {size / 1024:,.0f} KiB; interactive after {ready:.2f} s; first answer {answered:.2f} s; "
-        f"filter {filtered:.2f} s"
+        f"\n{accelerators} × {runs}: {size / 1024:,.0f} KiB; interactive after {ready:.2f} s; "
+        f"first answer {answered:.2f} s; filter {filtered:.2f} s"
     )
-    assert size <= 2**20 * (1 if runs == 1 else 4)
+    assert size <= most * 2**20
     assert answered <= 1.0
 
 

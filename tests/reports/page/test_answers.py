@@ -80,6 +80,12 @@ def test_an_unknown_product_or_dtype_is_no_question_about_all_that_is_here(page:
     assert [name for name, answer in dtypes.items() if not answer.get("lacking")] == []
 
 
+def test_words_that_every_object_has_are_no_entries(page: dict[str, Any]) -> None:
+    answers = asked(page, "constructor", "__proto__ constructor", "toString valueOf", "conv2d hasOwnProperty")
+
+    assert [answer["kind"] for answer in answers if answer["kind"] == "answered"] == []
+
+
 def test_no_number_and_no_letter_is_suggested(page: dict[str, Any]) -> None:
     answers = asked(page, "Acme 3", "Acme X 9000", "a b c", "gpu2000 7")
 
