@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: Seconds between two attempts. A file lock has no timeout of its own.
-_POLL = 0.005
+_POLL = 0.002
 _QUEUE = "queue"
 
 
@@ -50,7 +50,9 @@ class DeviceLocks:
         try:
             with self._first_in_the_queue(until, count):
                 self._collect(held, count, until, holder)
-            yield LockedDevices(tuple(held), tuple(held.values()))
+            # In the order of the devices, not in that in which they became free: warm ranks are of one device each.
+            ordered = sorted(held)
+            yield LockedDevices(tuple(ordered), tuple(held[index] for index in ordered))
         finally:
             for descriptor in held.values():
                 os.close(descriptor)

@@ -31,8 +31,9 @@ _RANK_TIMEOUT = 180.0
 START_TIMEOUT = _FORK_SERVER_TIMEOUT + _RANK_TIMEOUT
 #: Number of cases after which a rank is replaced, even if it is healthy.
 _MOST_CASES = 500
-#: Number of idle ranks that are kept where the last case had fewer. Each may hold memory of a device.
-_MOST_IDLE = 8
+#: Number of idle ranks that are kept where the last case had fewer. Each may hold memory of a device. Two processes
+#: that share four devices use nine pairs of a rank and a device each, and a start takes longer than most cases.
+_MOST_IDLE = 10
 
 
 class PoolFailed(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Collection, Generator
@@ -21,7 +20,7 @@ from conformance.plan.bundled import family_of, noted_call
 from conformance.plan.case import Case, seed_of
 from conformance.process import last_call, peak
 from conformance.process.machine import slowdown
-from conformance.process.state import ProcessState, collect_seldom, seed_everything
+from conformance.process.state import EarlierObjects, ProcessState, collect_seldom, seed_everything
 from conformance.process.time_limits import case_seconds
 from conformance.process.watchdog import Watchdog
 from conformance.reports.calls import CALL, is_selector
@@ -99,10 +98,9 @@ def hung_subjects(context: RunContext) -> frozenset[str]:
     return frozenset(subject_of(id) for id, end in ended.items() if end.verdict.reason is Reason.HANG)
 
 
-def free_garbage(case: Case) -> None:
-    """Collect the garbage of earlier cases before a case about memory: its tensors would be freed meanwhile."""
-    if any(cell.subject.startswith("memory.") for cell in case.requires):
-        gc.collect()
+def is_about_memory(case: Case) -> bool:
+    """Tell whether a case needs a capability of memory."""
+    return any(cell.subject.startswith("memory.") for cell in case.requires)
 
 
 def in_call(call: last_call.LastCall) -> tuple[str, str]:
@@ -131,6 +129,7 @@ class CaseRunner:
         self._probing_since: float | None = None
         self._hung = hung_subjects(context)
         self.peak, self._freed = peak.PeakMemory(), peak.FreedMemory()
+        self._earlier = EarlierObjects()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -232,7 +231,10 @@ class CaseRunner:
             return
         state = None
         if case.world_size is None:  # else the body runs on ranks, which take and restore their own state
-            free_garbage(case)
+            if is_about_memory(case):
+                self._earlier.set_aside()
+            else:
+                self._earlier.take_back()
             state = ProcessState.take()
             seed_everything(seed_of(case.id, self.options.seed), self.subject.accelerator)
         error: BaseException | None = None

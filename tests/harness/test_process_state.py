@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 
-from conformance.process.state import ProcessState
+from conformance.process.state import EarlierObjects, ProcessState
 
 
 @pytest.fixture
@@ -38,3 +40,25 @@ def test_what_pytest_writes_there_is_no_leak(before: ProcessState, monkeypatch: 
     os.environ["NEW"] = "1"
     assert before.give_back() == ["environment"]
     assert os.environ["PYTEST_CURRENT_TEST"] == "another"
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_objects_of_earlier_cases_are_not_collected_again_until_they_are_taken_back() -> None:
+    earlier, objects = Cycle(), EarlierObjects()
+    garbage = weakref.ref(Cycle())
+    objects.set_aside()
+    known = weakref.ref(earlier)
+    del earlier
+    own = weakref.ref(Cycle())
+    gc.collect()
+
+    assert garbage() is None
+    assert own() is None
+    assert known() is not None
+    objects.take_back()
+    gc.collect()
+    assert known() is None

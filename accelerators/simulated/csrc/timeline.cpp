@@ -26,6 +26,7 @@ std::vector<c10::StreamId>& streams_of_thread() {
 constexpr int64_t kFirstTick = 20'000;             // a poll costs 20 us of host time, and each further poll twice as much
 constexpr int64_t kLastTick = 1'000'000'000;
 constexpr int64_t kLongestNap = 200'000'000;
+constexpr int64_t kShortestNap = 200'000;          // the system wakes a sleeper 60 us late and more
 constexpr size_t kWritesKept = 2048;
 
 int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -166,11 +167,19 @@ void Timeline::record(EventState& event, StreamState& stream) {
   if (event.seq > 1 && broken(Switch::event_records_early, stream.device, stream.id)) event.clock.seen[stream.key] = event.seq -= 2;
 }
 
+// Waits until this time. Most waits are a few microseconds, which a sleep would turn into a hundred.
+static void wait_until(int64_t due) {
+  auto left = due - now();
+  if (left > kShortestNap) std::this_thread::sleep_for(std::chrono::nanoseconds(left - kShortestNap / 2));
+  while (now() < due) {
+  }
+}
+
 // The device's clock never runs ahead of the wall clock: a host that waits for the device really waits. Kernels usually
 // take longer to compute here than their device time, so the wait is usually zero.
 void Timeline::keep_pace() {
-  auto ahead = (host_time_ - paced_virtual_) - (now() - paced_real_);
-  if (paced_real_ != 0 && ahead > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(ahead, kLongestNap)));
+  auto due = paced_real_ + (host_time_ - paced_virtual_);
+  if (paced_real_ != 0) wait_until(std::min(due, now() + kLongestNap));
   paced_virtual_ = host_time_;
   paced_real_ = now();
   idle_ = true;

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.waiting import wait_for
 HERE = Path(__file__).parent
 HOLD = """
 import sys
+import threading
 from pathlib import Path
 from conformance.ranks.device_locks import DeviceLocks
 with DeviceLocks(Path(sys.argv[1]), ["0", "1", "2"]).lock(int(sys.argv[2]), 10.0, "their.case") as locked:
@@ -59,6 +61,17 @@ def test_all_or_none_and_who_has_the_rest(tmp_path: Path) -> None:
             pytest.fail("three of two")
         with locks(tmp_path).lock(2, 0.05, "ours") as locked:  # the two were given back
             assert locked.devices == (1, 2)
+
+
+def test_ranks_get_devices_in_their_order_whichever_became_free_first(tmp_path: Path) -> None:
+    """Warm ranks are of one device each: in another order, every case would start new ones."""
+    with other(tmp_path, 1) as holder:
+        assert holder.stdin is not None
+        end = threading.Timer(0.2, holder.stdin.close)
+        end.start()
+        with locks(tmp_path).lock(3, 10.0, "ours") as locked:
+            assert locked.devices == (0, 1, 2)
+            assert len(set(locked.descriptors)) == 3
 
 
 def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
