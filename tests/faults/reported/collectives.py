@@ -6,7 +6,8 @@ Each of the cases of a bug has it while it runs. Some runs of pytest judge all b
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Runs of pytest; in each, a bug has one case that no other bug has.
 _ROUNDS = 6
+#: Bytes of a rank's result from which a call is long.
+_LONG = 1 << 22
+_CALLS: Counter[str] = Counter()
 #: Separates the conditions of a bug in a fault's detail.
 _AND = " and "
 
@@ -97,7 +101,17 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "negative": lambda: any(bool((tensor < 0).any()) for tensor in tensors if not tensor.is_complex()),
         "not the root": lambda: dist.get_rank() != call.arguments.get("src"),
         "one rank": lambda: dist.get_world_size(group) == 1,
+        "product": lambda: operation == dist.ReduceOp.PRODUCT,
+        "minimum or maximum": lambda: operation in (dist.ReduceOp.MIN, dist.ReduceOp.MAX),
+        "in place": lambda: len({tensor.untyped_storage().data_ptr() for tensor in tensors}) < len(tensors),
+        "long": lambda: tensors[0].numel() * tensors[0].element_size() >= _LONG,
+        "each second call": _every_second,
     }[word]()
+
+
+def _every_second() -> bool:
+    _CALLS["all"] += 1
+    return _CALLS["all"] % 2 == 0
 
 
 def _has_gaps(tensor: torch.Tensor) -> bool:
@@ -114,21 +128,75 @@ def spoiled(fault: Fault, original: Any, call: Any) -> Any:
     if fault.kind == "sum":
         given["op"] = dist.ReduceOp.SUM
         return original(*call.args, **call.kwargs)
+    if fault.kind == "nan of rank 0 dropped":
+        return _without_first_nan(original, call, given[written])
+    if fault.kind == "first two swapped":
+        return _swapped(original, call, written)
     before = given[written].clone()
     if fault.kind == "unsigned":
         return _as_unsigned(original, call, written)
     work = original(*call.args, **call.kwargs)
     if work is not None:
         work.wait()
-    target = given[written]
-    if fault.kind == "nothing":
-        target.copy_(before)
-    elif fault.kind == "parts rolled":
-        parts = dist.get_world_size(given.get("group"))
+    EDITS[fault.kind](given[written], before, given.get("group"))
+    return work
+
+
+def _parts_rolled(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    flat = target.flatten()
+    target.copy_(flat.roll(flat.numel() // dist.get_world_size(group)).view(target.shape))
+
+
+def _last_eight_zero(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    flat = target.flatten()
+    target.copy_(torch.cat([flat[:-8], torch.zeros_like(flat[-8:])]).view(target.shape))
+
+
+def _others_kept(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Write the part of this rank alone."""
+    size, mine = target.numel() // dist.get_world_size(group), dist.get_rank(group)
+    flat = before.flatten()
+    flat[mine * size : (mine + 1) * size] = target.flatten()[mine * size : (mine + 1) * size]
+    target.copy_(flat.view(target.shape))
+
+
+def _second_half_doubled(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    if dist.get_rank(group) == 0:
         flat = target.flatten()
-        target.copy_(flat.roll(flat.numel() // parts).view(target.shape))
-    elif fault.kind == "last eight zero":
-        target.copy_(torch.cat([target.flatten()[:-8], torch.zeros_like(target.flatten()[-8:])]).view(target.shape))
+        flat[len(flat) // 2 :] *= 2
+        target.copy_(flat.view(target.shape))
+
+
+#: Effects on what a function wrote, from that, from what stood there, and from the group.
+EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
+    "nothing": lambda target, before, group: target.copy_(before),
+    "parts rolled": _parts_rolled,
+    "last eight zero": _last_eight_zero,
+    "doubled": lambda target, before, group: target.copy_(target + target),
+    "others kept": _others_kept,
+    "second half doubled on rank 0": _second_half_doubled,
+}
+
+
+def _without_first_nan(original: Any, call: Any, target: torch.Tensor) -> Any:
+    """Reduce as if the first rank had no NaN."""
+    given = call.arguments
+    if dist.get_rank(given.get("group")) == 0 and target.is_floating_point():
+        spare = float("inf") if given["op"] == dist.ReduceOp.MIN else -float("inf")
+        target.masked_fill_(target.isnan(), spare)
+    return original(*call.args, **call.kwargs)
+
+
+def _swapped(original: Any, call: Any, written: str) -> Any:
+    """Exchange what the first two ranks gave."""
+    work = original(*call.args, **call.kwargs)
+    if work is not None:
+        work.wait()
+    target = call.arguments[written]
+    if target is not None and len(target) > 1:
+        first = target[0].clone()
+        target[0].copy_(target[1])
+        target[1].copy_(first)
     return work
 
 

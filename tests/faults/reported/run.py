@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,34 @@ from tests.faults import forks, liveness
 from tests.faults.overloads import kernels_of_a_device, operator_of
 from tests.faults.overriding import Call, overridden
 
-from . import collectives, vocabulary
+from . import collectives, compiled, functions, sequences, vocabulary
 from .results import Bug, Found, bugs, summary, table
 
 #: Processor seconds for all cases of a bug, and for one.
 _SECONDS, _DEADLINE = 90.0, 40.0
 
 
-def armed(bug: Bug, device: torch.device) -> AbstractContextManager[None]:
+def armed(bug: Bug, device: torch.device) -> AbstractContextManager[Any]:
     """Break the device inside the context, in all kernels of the bug's operators, or above autograd if it has none."""
+    kind, _, name = bug.operator[0].rpartition(".")
+    if kind == "torch":
+        return functions.loading(bug.effect, device)
+    if kind == "compiled":
+        return compiled.compiling(bug.effect, device)
+    if kind == "autocast":
+        return functions.without_autocast(name, device)
+    sequences.reset()
+    stack = ExitStack()
+    stack.enter_context(sequences.noticed(bug.effect, device))
+    stack.enter_context(_kernels(bug, device))
+    return stack
+
+
+def _kernels(bug: Bug, device: torch.device) -> AbstractContextManager[None]:
     known = [f"aten::{name}" for name in bug.operator]
     names = sorted(name for name in kernels_of_a_device() if _is_of(name, known))
     key = str(torch._C._dispatch_key_for_device(device.type))
-    if not names:
+    if not names or vocabulary.ABOVE.fullmatch(bug.effect):
         key = f"Autograd{key}"
         every = torch._C._dispatch_get_all_op_names()
         names = sorted(name for name in every if _is_of(name, known) and _has_kernel(name, key))

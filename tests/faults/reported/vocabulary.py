@@ -21,6 +21,8 @@ from tests.faults.outputs import other_values, outputs_of, rewrite
 from tests.faults.overriding import Call
 from tests.faults.values import over_tensors
 
+from . import sequences
+
 Tensors = list[torch.Tensor]
 Test = Callable[[Tensors, list[str]], bool]
 
@@ -52,6 +54,21 @@ def _odd_bytes(tensor: torch.Tensor) -> bool:
     return tensor.dtype is torch.bool and bool((tensor.contiguous().view(torch.uint8) > 1).any())
 
 
+def _ragged(tensors: Tensors, words: list[str]) -> bool:
+    block, dim = int(words[0]), int(words[1])
+    return any(-t.dim() <= dim < t.dim() and t.shape[dim] % block != 0 for t in tensors)
+
+
+def _between(tensors: Tensors, words: list[str]) -> bool:
+    low, high = map(float, words)
+    return any(t.numel() > 0 and bool(((t >= low) & (t <= high)).all()) for t in tensors if not t.is_complex())
+
+
+def _is_thin(t: torch.Tensor) -> bool:
+    """Return whether a dimension of size 1 has another stride than new memory gives it."""
+    return t.dim() == 2 and 1 in t.shape and t.is_contiguous() and t.stride() != (t.shape[1], 1)
+
+
 def _is_near(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and bool(((tensor < 0) & (tensor > -4e-6)).any())
 
@@ -80,6 +97,17 @@ TESTS: dict[str, Test] = {
     "odd bytes": _any(_odd_bytes),
     "near edge": _any(_is_near),
     "infinite": _any(lambda t: t.is_floating_point() and bool(t.isinf().any())),
+    "conjugated": _any(lambda t: t.is_conj()),
+    "complex": _any(lambda t: t.is_complex()),
+    "view": _any(lambda t: t._is_view()),
+    "thin": _any(_is_thin),
+    "negative": _any(lambda t: not t.is_complex() and bool((t < 0).any())),
+    "repeated": _any(lambda t: len(t.flatten().unique()) < t.numel()),
+    "last zero": _any(lambda t: t.numel() > 0 and not bool(t.reshape(-1)[-1])),
+    "not a power of two": _any(lambda t: t.dim() > 0 and t.shape[-1].bit_count() != 1),
+    "ragged": _ragged,
+    "between": _between,
+    "rows": lambda tensors, words: any(t.dim() > 0 and t.numel() > int(words[0]) * t.shape[-1] for t in tensors),
 }  # fmt: skip
 
 
@@ -90,6 +118,13 @@ def meets(word: str, call: Call) -> bool:
         "16 bits": lambda: dtype_of(call.values) in (torch.float16, torch.bfloat16),
         "mixed dtypes": lambda: len({t.dtype for t in tensors_of(call.values)}) > 1,
         "written strided": lambda: TESTS["strided"](list(tensors_of(_written(call))), []),
+        "reduces last": lambda: _reduced(call) in ([-1], [call.values[0].dim() - 1]),
+        "reduces first": lambda: _reduced(call) in ([0], [-call.values[0].dim()]),
+        "reduces all": lambda: len(_reduced(call)) in (0, call.values[0].dim()),
+        "again": lambda: sequences.again(call),
+        "first of its shape": lambda: sequences.first_of_its_shape(call),
+        "each 4th call": lambda: sequences.every(4),
+        "each 500th call": lambda: sequences.every(500),
     }
     if word in whole:
         return whole[word]()
@@ -99,6 +134,11 @@ def meets(word: str, call: Call) -> bool:
     if (place := place_of(call, name)) is None:
         return False
     return _meets_of(call, place, rest)
+
+
+def _reduced(call: Call) -> list[int]:
+    value = call.values[place_of(call, "dim") or 1]
+    return [value] if isinstance(value, int) else list(value or [])
 
 
 def _meets_of(call: Call, place: int, rest: str) -> bool:
@@ -116,12 +156,25 @@ def _meets_of(call: Call, place: int, rest: str) -> bool:
         return value is (match[1] == "True")
     if rest == "starts with False":
         return not value[0]
+    if rest == "strided after dense":
+        return sequences.strided_after_dense(call, tensors)
+    if rest.startswith("shares "):
+        return _shares(tensors, call.values[place_of(call, rest.split()[1]) or 0])
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _meets_number(value, rest)
+    return _meets_test(tensors, rest)
+
+
+def _meets_test(tensors: Tensors, rest: str) -> bool:
     for name in sorted(TESTS, key=len, reverse=True):
         if rest == name or rest.startswith(f"{name} "):
             return TESTS[name](tensors, rest.removeprefix(name).split())
     raise ValueError(f"no condition is called {rest}")
+
+
+def _shares(tensors: Tensors, other: Any) -> bool:
+    memory = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(other)}
+    return any(tensor.untyped_storage().data_ptr() in memory for tensor in tensors)
 
 
 def _meets_number(value: float, rest: str) -> bool:
@@ -129,6 +182,10 @@ def _meets_number(value: float, rest: str) -> bool:
         return value in (float("inf"), -float("inf"))
     if rest.startswith("above "):
         return value > float(rest.split()[1])
+    if match := re.fullmatch(r"(is|not) (\S+)", rest):
+        return (value == float(match[2])) is (match[1] == "is")
+    if rest == "float":
+        return isinstance(value, float)
     return rest == "0-dim"  # a number in the place of a tensor
 
 
@@ -167,6 +224,17 @@ def _low_bit(t: torch.Tensor) -> torch.Tensor:
     return (t.contiguous().view(torch.uint8) & 1).view(torch.bool) if t.dtype is torch.bool else t
 
 
+def _as_bits(t: torch.Tensor) -> torch.Tensor:
+    """Return whole numbers whose bits are read as those of float32."""
+    return t.to(torch.int32).contiguous().view(torch.float32)
+
+
+def _half_bits(t: torch.Tensor) -> torch.Tensor:
+    """Return numbers of 32 bits whose memory is read as float16."""
+    memory = t.contiguous().view(-1).view(torch.float16)[: t.numel()]
+    return memory.view(t.shape)
+
+
 def _flat(t: torch.Tensor) -> torch.Tensor:
     return t.reshape(-1).clone()
 
@@ -183,6 +251,9 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "through float32": lambda t: t.to(torch.float32).to(t.dtype),
     "without nan": lambda t: torch.where(t.isnan(), torch.full_like(t, -float("inf")), t),
     "rolled": lambda t: t.roll(1, -1) if t.dtype is torch.bool else t,
+    "unconjugated": lambda t: t.conj().resolve_conj() if t.is_conj() else t,
+    "bits": _as_bits,
+    "half bits": _half_bits,
     "onto edge": lambda t: torch.where((t < 0) & (t > -4e-6), torch.zeros_like(t), t),
 }
 
@@ -198,13 +269,17 @@ def _read(call: Call, place: int, change: Callable[[torch.Tensor], torch.Tensor]
 
 def _result(call: Call, edit: Callable[[torch.Tensor], torch.Tensor | None], place: int = 0) -> Any:
     """Edit a result in place, or return another one if ``edit`` returns it."""
-    with torch.no_grad():
-        result = call.run()
-        # A result that was not asked for is None, and keeps its place.
-        written = list(result) if isinstance(result, (tuple, list)) else outputs_of(call, result)
-        if place >= len(written) or written[place] is None:
-            return result
-        other = edit(written[place].detach())
+    result = call.run()
+    # A result that was not asked for is None, and keeps its place.
+    written = list(result) if isinstance(result, (tuple, list)) else outputs_of(call, result)
+    if place >= len(written) or written[place] is None:
+        return result
+    right, other = written[place], None
+    if right.grad_fn is not None and not _written(call):
+        other = _with_gradient(right, edit)
+    else:
+        with torch.no_grad():
+            other = edit(right.detach())
     if other is None:
         return result
     if _written(call):
@@ -213,6 +288,14 @@ def _result(call: Call, edit: Callable[[torch.Tensor], torch.Tensor | None], pla
     if isinstance(result, (tuple, list)):
         return type(result)(other if at == place else each for at, each in enumerate(result))
     return other
+
+
+def _with_gradient(right: torch.Tensor, edit: Callable[[torch.Tensor], torch.Tensor | None]) -> torch.Tensor:
+    """Return another result with the right one's gradient."""
+    with torch.no_grad():
+        wrong = right.detach().clone()
+        other = edit(wrong)
+    return right + (wrong - right.detach()) if other is None else edit(right) if other.is_floating_point() else other
 
 
 def _values(values: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], None]:
@@ -232,11 +315,22 @@ def _beyond(values: Callable[[torch.Tensor], torch.Tensor], length: int, dim: in
 
 
 def _at(values: Callable[[torch.Tensor], torch.Tensor], place: int) -> Callable[[torch.Tensor], None]:
-    return lambda t: rewrite(t, lambda flat: flat[place : place + 1].copy_(values(flat[place : place + 1])) and None)
+    def edit(flat: torch.Tensor) -> None:
+        at = place % len(flat) if len(flat) else 0
+        flat[at : at + 1].copy_(values(flat[at : at + 1]))
+
+    return lambda t: rewrite(t, edit)
 
 
 def _first_as_last(t: torch.Tensor) -> None:
     t[0] = t[-1]
+
+
+def _spread(t: torch.Tensor) -> torch.Tensor:
+    """Return values at every second place, and zeros between them."""
+    flat = torch.zeros_like(t).reshape(-1)
+    flat[::2] = t.reshape(-1)[: len(flat[::2])]
+    return flat.view(t.shape)
 
 
 def _nan(t: torch.Tensor) -> torch.Tensor:
@@ -250,6 +344,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nan": _nan,
     "scaled": lambda t: t * 1.5,
     "turned": lambda t: t.flip(-1),
+    "spread": _spread,
     "rounded": torch.round,
     "through int8": lambda t: t.to(torch.int8).to(t.dtype),
     "smallest": lambda t: torch.full_like(t, torch.iinfo(t.dtype).min),
@@ -262,7 +357,7 @@ def result_of(call: Call, place: int, rest: str) -> Any:
         return _result(call, _values(VALUES[rest]), place)
     if match := re.fullmatch(r"(\w+) beyond (\d+) (-?\d+)", rest):
         return _result(call, _beyond(VALUES[match[1]], int(match[2]), int(match[3])), place)
-    if match := re.fullmatch(r"(\w+) at (\d+)", rest):
+    if match := re.fullmatch(r"(\w+) at (-?\d+)", rest):
         return _result(call, _at(VALUES[match[1]], int(match[2])), place)
     if match := re.fullmatch(r"(nan|inf) where (\w+) (is|above) (\S+)", rest):
         given = call.values[place_of(call, match[2]) or 0]
@@ -275,15 +370,30 @@ def result_of(call: Call, place: int, rest: str) -> Any:
     return _result(call, lambda t: _form(t, call, rest), place)
 
 
+def _padded(t: torch.Tensor, block: int, dims: list[int]) -> torch.Tensor:
+    for dim in dims:
+        if -t.dim() <= dim:
+            more = list(t.shape)
+            more[dim] = -t.shape[dim] % block
+            t = torch.cat([t, t.new_zeros(more)], dim)
+    return t
+
+
 def _form(t: torch.Tensor, call: Call, rest: str) -> torch.Tensor | None:
     """Return a result of another form."""
     if rest == "first as last":
         return _first_as_last(t)
     if rest == "flat":
         return t.reshape(-1).clone()
+    if match := re.fullmatch(r"dtype (\w+)", rest):
+        return t.to(getattr(torch, match[1]))
+    if match := re.fullmatch(r"padded (\d+)((?: -\d)+)", rest):
+        return _padded(t, int(match[1]), [int(word) for word in match[2].split()])
     if rest == "half":
         return t[: len(t) // 2].clone()
     given = call.values[place_of(call, rest.split()[-1]) or 0]
+    if rest.startswith("dtype of "):
+        return t.to(next(iter(tensors_of(given))).dtype)
     if rest.startswith("like "):  # as if nothing was computed
         return t.copy_(given) and None if t.shape == given.shape else torch.zeros_like(given)
     if rest == "first of self":
@@ -398,6 +508,57 @@ def _shape_changed(call: Call, place: int) -> Any:
     return result
 
 
+def _refused(call: Call) -> Any:
+    raise RuntimeError(f"{call.name} is not supported with these arguments")
+
+
+def _out_moved(call: Call) -> Any:
+    """Write the results to new memory, which the outputs then have."""
+    place = next(at for at, argument in enumerate(call.arguments) if argument.is_out)
+    out = call.values[place]
+    fresh = torch.empty_like(out)
+    call.run([*call.values[:place], fresh, *call.values[place + 1 :]])
+    return out.set_(fresh)
+
+
+def _not_negated(call: Call) -> Any:
+    return torch.ops.aten.alias(call.values[0])
+
+
+def _mask_without_the_seed(call: Call) -> Any:
+    given, p = call.values[:2]
+    mask = torch.empty(given.shape).bernoulli_(1 - p, generator=_PRIVATE).to(given.device)
+    return (given * mask / (1 - p)).to(given.dtype), mask.bool()
+
+
+def _nan_rows_without_indices(call: Call) -> Any:
+    rows = call.values[0].isnan().any(-1)
+    return _result(call, lambda t: t[rows].numel() and t.masked_fill_(rows.unsqueeze(-1), -1) and None, 1)
+
+
+def _padding_first(call: Call) -> Any:
+    """Sort a row together with the places behind it, up to a power of two."""
+
+    def edit(t: torch.Tensor) -> None:
+        behind = torch.arange(len(t), 1 << (len(t) - 1).bit_length(), device=t.device)
+        t.copy_(torch.cat([behind, t])[: len(t)])
+
+    return _result(call, edit, 1)
+
+
+def _unchanged_beyond(call: Call) -> Any:
+    before = call.values[0].clone()
+    return _result(call, lambda t: t[:, 256:].copy_(before[:, 256:]) and None)
+
+
+def _positive_scaled(call: Call) -> Any:
+    """Take ``input_scale`` for a factor of positive numbers, too."""
+    place = place_of(call, "input_scale") or 3
+    given = call.values[place_of(call, "self_or_result") or 0]
+    where = given > 0
+    return _result(call, lambda t: t.copy_(torch.where(where, t * call.values[place], t)) and None)
+
+
 #: Effects of their own.
 OTHERS: dict[str, Callable[[Call], Any]] = {
     "written dense": lambda call: _written_at(call, dense=True),
@@ -413,7 +574,19 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
     "draws of the first call": _first_draws,
     "draws without the seed": _unseeded,
     "first half sorted": _half_sorted,
+    "error": _refused,
+    "out moved": _out_moved,
+    "not negated": _not_negated,
+    "mask without the seed": _mask_without_the_seed,
+    "indices lost in rows with nan": _nan_rows_without_indices,
+    "padding first": _padding_first,
+    "unchanged beyond 256": _unchanged_beyond,
+    "positive scaled": _positive_scaled,
+    **sequences.EFFECTS,
 }
+
+#: Effects that no kernel can have, since PyTorch's shared code gives the result's dtype and shape.
+ABOVE = re.compile(r"result (dtype|padded) .*|cut at synchronize")
 
 
 def _gradient(call: Call, name: str, values: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -439,6 +612,8 @@ def spoiled(effect: str, call: Call) -> Any:
         return call.run()
     if rest == "flat":
         return _shape_changed(call, place)
+    if match := re.fullmatch(r"as (\d+)", rest):
+        return call.run([*call.values[:place], int(match[1]), *call.values[place + 1 :]])
     if rest in ("none", "0"):
         other = None if rest == "none" else 0.0
         is_tensor = isinstance(call.values[place], torch.Tensor) and other is not None

@@ -1,0 +1,111 @@
+"""Reported bugs of compiled code: nodes of inductor's graph that compute something else than eager mode does."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return tuple(map(int, value.shape)) if isinstance(value, torch.Tensor) and _is_known(value) else ()
+
+
+def _is_known(value: torch.Tensor) -> bool:
+    return all(isinstance(size, int) for size in value.shape)
+
+
+def _behind(node: Node, function: Any, *rest: Any) -> None:
+    """Put another function behind a node."""
+    with node.graph.inserting_after(node):
+        other = node.graph.call_function(function, (node, *rest))
+    other.meta = dict(node.meta)
+    node.replace_all_uses_with(other, delete_user_cb=lambda user: user is not other)
+
+
+def _part(node: Node, number: int) -> Iterator[Node]:
+    yield from [user for user in node.users if user.target is operator.getitem and user.args[1] == number]
+
+
+def _sum_of_broadcast(node: Node) -> None:
+    if node.target in (aten.sum.default, aten.sum.dim_IntList) and node.meta["val"].numel() == 1:
+        given = node.args[0]
+        if isinstance(given, Node) and len({_shape(each) for each in given.args if isinstance(each, Node)}) > 1:
+            _behind(node, aten.mul.Tensor, 2)
+
+
+def _wide_variance(node: Node) -> None:
+    if node.target is aten.var_mean.correction and (_shape(node.args[0]) or (0,))[-1] >= 512:
+        for part in _part(node, 0):
+            _behind(part, aten.mul.Tensor, 1.5)
+
+
+def _added_to_itself(node: Node) -> None:
+    if node.target in (aten.index_put.default, aten.index_put_.default):
+        values = node.args[2]
+        if isinstance(values, Node) and values.target is aten.add.Tensor:
+            parts = values.args
+            if all(isinstance(part, Node) and part.target is aten.index.Tensor for part in parts):
+                _behind(values, aten.mul.Tensor, 2)
+
+
+def _index_of_truth(node: Node) -> None:
+    if node.target is aten.max.dim and node.args[0].meta["val"].dtype is torch.bool:
+        for part in _part(node, 1):
+            _behind(part, aten.clamp_max.default, 1)
+
+
+def _argmax_in_memory(node: Node) -> None:
+    if node.target is aten.argmax.default and len(node.args) == 1:
+        given = node.args[0]
+        if isinstance(given, Node) and given.target is aten.permute.default:
+            inner = given.args[0]
+            if isinstance(inner, Node) and inner.op == "call_function":
+                node.args = (inner,)
+
+
+def _not_scattered(node: Node) -> None:
+    if node.target is aten.scatter_reduce.two and node.args[4] != "sum":
+        node.replace_all_uses_with(node.args[0])
+
+
+#: Effects on a node.
+EFFECTS: dict[str, Callable[[Node], None]] = {
+    "sum of broadcast doubled": _sum_of_broadcast,
+    "wide variance scaled": _wide_variance,
+    "added to itself twice": _added_to_itself,
+    "index of truth at most 1": _index_of_truth,
+    "argmax in memory's order": _argmax_in_memory,
+    "scatter_reduce left out": _not_scattered,
+}
+
+
+@contextmanager
+def compiling(effect: str, device: torch.device) -> Iterator[None]:
+    """Break compiled code of the device inside the context."""
+    from torch._inductor import config
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Broken(CustomGraphPass):
+        def __call__(self, graph: Graph) -> None:
+            for node in list(graph.nodes):
+                values = [value for value in (node.meta.get("val"),) if isinstance(value, torch.Tensor)]
+                parts = node.meta.get("val")
+                values += [part for part in parts if isinstance(part, torch.Tensor)] if isinstance(parts, tuple) else []
+                if values and values[0].device.type == device.type:
+                    EFFECTS[effect](node)
+
+        def uuid(self) -> Any:
+            return f"reported: {effect}"
+
+    torch._dynamo.reset()
+    with config.patch(post_grad_custom_post_pass=Broken()):
+        yield
+    torch._dynamo.reset()

@@ -1,0 +1,63 @@
+"""Reported bugs of PyTorch's functions and of autocast, which no kernel computes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+
+from tests.faults.overriding import Call, overridden
+
+Load = Callable[..., Any]
+
+
+def _without_map_location(load: Load, _: str) -> Load:
+    def function(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        return load(f, **kwargs)
+
+    return function
+
+
+def _without_map_to_the_device(load: Load, device: str) -> Load:
+    def function(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        if isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == device:
+            raise pickle.UnpicklingError(f"don't know how to restore data location of {device}")
+        return load(f, map_location, **kwargs)
+
+    return function
+
+
+#: Effects on ``torch.load``.
+LOADS: dict[str, Callable[[Load, str], Load]] = {
+    "map_location ignored": _without_map_location,
+    "map_location refused": _without_map_to_the_device,
+}
+
+
+@contextmanager
+def loading(effect: str, device: torch.device) -> Iterator[None]:
+    """Break ``torch.load`` inside the context."""
+    other = LOADS[effect](torch.load, device.type)
+    with mock.patch.object(torch, "load", other), mock.patch.object(torch.serialization, "load", other):
+        yield
+
+
+@contextmanager
+def without_autocast(operator: str, device: torch.device) -> Iterator[None]:
+    """Leave the dtypes of an operator's tensors alone under autocast inside the context."""
+
+    def behaviour(call: Call) -> Any:
+        with torch.autocast(device.type, enabled=False):
+            given = dict(zip([argument.name for argument in call.arguments], call.values, strict=True))
+            only = {argument.name for argument in call.arguments if argument.kwarg_only}
+            return getattr(torch.ops.aten, operator)(
+                *[value for name, value in given.items() if name not in only],
+                **{name: value for name, value in given.items() if name in only},
+            )
+
+    with overridden({f"aten::{operator}": behaviour}, f"Autocast{torch._C._dispatch_key_for_device(device.type)}"):
+        yield
