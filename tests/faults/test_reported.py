@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tests.faults.overloads import schema
+from tests.faults.overriding import Call
 from tests.faults.pairs.collectives import FUNCTIONS
-from tests.faults.reported import collectives, results, vocabulary
+from tests.faults.reported import collectives, compiled, functions, results, sequences, vocabulary
 from tests.faults.reported.results import MEASURED, Bug, Found
 from tests.rows import every_row
 
@@ -38,14 +39,26 @@ def test_a_row_names_a_report_an_operator_and_known_words(bug: Bug) -> None:
     if bug.is_collective:
         assert bug.operator[0].removeprefix("dist.") in FUNCTIONS
         return
+    kind = bug.operator[0].rpartition(".")[0]
+    if kind in _OTHERS:
+        assert bug.effect in _OTHERS[kind]
+        assert not bug.when
+        return
     for name in bug.operator:
         assert hasattr(torch.ops.aten, name), name
     names = {a.name for name in bug.operator for form in _forms(name) for a in schema(form).arguments}
     for word in (*bug.when, bug.effect):
         first = word.split()[0]
-        assert first in names | _WORDS or re.fullmatch(r"r\d", first), word
+        assert word in _WHOLE or first in names | _WORDS or re.fullmatch(r"r\d", first), word
 
 
+#: Effects of what no kernel computes, by the word in front of the operator.
+_OTHERS = {"torch": functions.LOADS, "compiled": compiled.EFFECTS, "autocast": {"not cast"}}
+#: Conditions that name no argument.
+_WHOLE = {
+    *("reduces last", "reduces first", "reduces all"),
+    *("again", "first of its shape", "each 4th call", "each 500th call"),
+}
 #: Words that begin a condition or an effect and name no argument.
 _WORDS = {"written", "result", "dtype", "mixed", "16", "no", "gradient", *(key.split()[0] for key in vocabulary.OTHERS)}
 
@@ -59,7 +72,7 @@ def test_no_report_stands_twice() -> None:
     reports = [bug.report for bug in results.bugs()]
 
     assert len(set(reports)) == len(reports)
-    assert len(reports) >= 95
+    assert len(reports) >= 166
 
 
 def test_every_row_was_measured() -> None:
@@ -83,6 +96,12 @@ def test_every_row_was_measured() -> None:
         ("mixed dtypes", False),
         ("self on host", True),
         ("self has nan", False),
+        ("self shares out", False),
+        ("self rows 3", False),
+        ("self rows 2", True),
+        ("self ragged 2 0", True),
+        ("self ragged 3 0", False),
+        ("self between 0 1", True),
     ],
 )
 def test_a_condition_is_read_from_the_call(word: str, met: bool) -> None:
@@ -101,6 +120,33 @@ def test_a_dense_read_takes_what_lies_in_memory() -> None:
 
     assert vocabulary.READS["dense"](base.t()).flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert vocabulary.READS["base"](base[:, 1]).tolist() == [0, 3]
+
+
+def test_a_condition_on_calls_counts_them() -> None:
+    sequences.reset()
+    call: Any = Given("aten::neg.out", torch.ones(2, 3), torch.ones(2, 3))
+    other: Any = Given("aten::neg.out", torch.ones(2, 3).t(), torch.ones(3, 2))
+
+    assert [vocabulary.meets("again", call) for _ in range(2)] == [False, True]
+    assert [vocabulary.meets("first of its shape", call) for _ in range(2)] == [True, False]
+    assert [vocabulary.meets("each 4th call", call) for _ in range(5)] == [False, False, False, True, False]
+    assert not vocabulary.meets("self strided after dense", other)
+    assert not vocabulary.meets("self strided after dense", _neg(torch.ones(3, 2)))
+    assert vocabulary.meets("self strided after dense", other)
+
+
+def _neg(tensor: torch.Tensor) -> Call:
+    given: Any = Given("aten::neg.out", tensor, torch.ones(tensor.shape))
+    return given  # type: ignore[no-any-return]
+
+
+def test_a_wrong_result_keeps_the_right_gradient() -> None:
+    x = torch.ones(2, requires_grad=True)
+
+    wrong = vocabulary._with_gradient(x * 3, vocabulary._values(vocabulary.VALUES["zero"]))
+
+    assert wrong.tolist() == [0, 0]
+    assert torch.autograd.grad(wrong.sum(), x)[0].tolist() == [3, 3]
 
 
 def test_a_bug_of_a_collective_is_a_fault_with_its_conditions() -> None:

@@ -50,6 +50,8 @@ def _wide_variance(node: Node) -> None:
 def _added_to_itself(node: Node) -> None:
     if node.target in (aten.index_put.default, aten.index_put_.default):
         values = node.args[2]
+        while isinstance(values, Node) and values.target is aten.reshape.default:
+            values = values.args[0]
         if isinstance(values, Node) and values.target is aten.add.Tensor:
             parts = values.args
             if all(isinstance(part, Node) and part.target is aten.index.Tensor for part in parts):
@@ -103,7 +105,7 @@ def compiling(effect: str, device: torch.device) -> Iterator[None]:
                     EFFECTS[effect](node)
 
         def uuid(self) -> Any:
-            return f"reported: {effect}"
+            return None  # nothing of this is kept in caches
 
     torch._dynamo.reset()
     with config.patch(post_grad_custom_post_pass=Broken()):

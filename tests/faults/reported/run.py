@@ -19,7 +19,7 @@ import torch
 
 from tests.defects import bench
 from tests.faults import forks, liveness
-from tests.faults.overloads import kernels_of_a_device, operator_of
+from tests.faults.overloads import kernels_of_a_device, operator_of, schema
 from tests.faults.overriding import Call, overridden
 
 from . import collectives, compiled, functions, sequences, vocabulary
@@ -49,11 +49,20 @@ def _kernels(bug: Bug, device: torch.device) -> AbstractContextManager[None]:
     known = [f"aten::{name}" for name in bug.operator]
     names = sorted(name for name in kernels_of_a_device() if _is_of(name, known))
     key = str(torch._C._dispatch_key_for_device(device.type))
+    if not names and not _has_tensors(bug):
+        names = sorted(name for name in torch._C._dispatch_get_all_op_names() if _is_of(name, known))
+        names = [name for name in names if _has_kernel(name, key)]
     if not names or vocabulary.ABOVE.fullmatch(bug.effect):
         key = f"Autograd{key}"
         every = torch._C._dispatch_get_all_op_names()
         names = sorted(name for name in every if _is_of(name, known) and _has_kernel(name, key))
     return overridden(dict.fromkeys(names, _behaviour(bug)), key)
+
+
+def _has_tensors(bug: Bug) -> bool:
+    """Return whether an operator takes tensors; one that makes tensors has no part above its kernel."""
+    arguments = schema(f"aten::{bug.operator[0]}").arguments
+    return any("Tensor" in str(argument.type) for argument in arguments)
 
 
 def _is_of(name: str, known: list[str]) -> bool:

@@ -105,18 +105,17 @@ def source_released(call: Call) -> Any:
     if target.is_cpu:
         _REMEMBERED.clear()
     elif in_background and source.is_cpu and not source.is_pinned():
-        memory, place, began = StorageWeakRef(source.untyped_storage()), weakref.ref(target), time.monotonic()
+        place, began = weakref.ref(target), time.monotonic()
         entry = object()
         _REMEMBERED.append(entry)
 
         def freed() -> None:
-            known = place()
             ended = entry not in _REMEMBERED or time.monotonic() - began > _COPIED
-            if known is not None and not ended and memory.expired():
+            if not ended and (known := place()) is not None:
                 with torch.no_grad():
                     known.flatten()[-1:].fill_(7)
 
-        weakref.finalize(source, freed)
+        weakref.finalize(source.untyped_storage(), freed)
     return result
 
 
