@@ -80,20 +80,60 @@ def _gates(names: dict[str, Any], bias: str, gates: str) -> torch.Tensor:
 
 
 def _lstm_cell(names: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the new hidden state and the new cell state; how the kernel keeps its gates is its own affair."""
+    """Return the new hidden state, the new cell state, and the gates that the backward needs."""
     gates = _gates(names, "input_bias", "input_gates") + _gates(names, "hidden_bias", "hidden_gates")
     into, keep, new, out = gates.chunk(4, 1)
-    cell = keep.sigmoid() * names["cx"] + into.sigmoid() * new.tanh()
-    return out.sigmoid() * cell.tanh(), cell
+    into, keep, new, out = into.sigmoid(), keep.sigmoid(), new.tanh(), out.sigmoid()
+    cell = keep * names["cx"] + into * new
+    return out * cell.tanh(), cell, torch.cat((into, keep, new, out), 1)
+
+
+def _lstm_cell_backward(names: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the gradients of the gates, of the old cell state, and of the bias if there is one."""
+    if names["grad_hy"] is None and names["grad_cy"] is None:
+        return None, None, None
+    into, keep, new, out = names["workspace"].chunk(4, 1)
+    squashed = names["cy"].tanh()
+    of_state = torch.zeros_like(squashed) if names["grad_hy"] is None else names["grad_hy"]
+    of_cell = of_state * out * (1 - squashed * squashed)
+    of_cell = of_cell if names["grad_cy"] is None else of_cell + names["grad_cy"]
+    gates = (
+        of_cell * new * into * (1 - into),
+        of_cell * names["cx"] * keep * (1 - keep),
+        of_cell * into * (1 - new * new),
+        of_state * squashed * out * (1 - out),
+    )
+    found = torch.cat(gates, 1)
+    return found, of_cell * keep, found.sum(0) if names["has_bias"] else None
 
 
 def _gru_cell(names: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the new hidden state."""
+    """Return the new hidden state, and what the backward needs."""
     of_input = _gates(names, "input_bias", "input_gates").chunk(3, 1)
     of_state = _gates(names, "hidden_bias", "hidden_gates").chunk(3, 1)
     reset, update = ((a + b).sigmoid() for a, b in zip(of_input[:2], of_state[:2], strict=True))
     new = (of_input[2] + reset * of_state[2]).tanh()
-    return (new + update * (names["hx"] - new),)
+    return new + update * (names["hx"] - new), torch.cat((reset, update, new, names["hx"], of_state[2]), 1)
 
 
-_CELLS = {"_thnn_fused_lstm_cell": _lstm_cell, "_thnn_fused_gru_cell": _gru_cell}
+def _gru_cell_backward(names: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the gradients of both kinds of gates, of the old state, and of the biases if there are any."""
+    reset, update, new, state, of_state = names["workspace"].chunk(5, 1)
+    grad = names["grad_hy"]
+    of_new = grad * (1 - update) * (1 - new * new)
+    of_reset, of_update = of_new * of_state * reset * (1 - reset), grad * (state - new) * update * (1 - update)
+    inside, hidden = torch.cat((of_reset, of_update, of_new), 1), torch.cat((of_reset, of_update, of_new * reset), 1)
+    biases = (inside.sum(0), hidden.sum(0)) if names["has_bias"] else (None, None)
+    return inside, hidden, grad * update, *biases
+
+
+#: Position of the result in which a fused cell keeps what its backward needs. CUDA's kernels keep the gates behind
+#: their sigmoid and tanh; a device may keep something else.
+WORKSPACES = {"_thnn_fused_lstm_cell": 2, "_thnn_fused_gru_cell": 1}
+
+_CELLS = {
+    "_thnn_fused_lstm_cell": _lstm_cell,
+    "_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
+    "_thnn_fused_gru_cell": _gru_cell,
+    "_thnn_fused_gru_cell_backward": _gru_cell_backward,
+}

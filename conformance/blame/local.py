@@ -19,7 +19,7 @@ from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.judge.judging import reduction_length
 from conformance.suites.operators.judge.oracle import Oracle, wide_defaults
 
-from .host_forms import on_host
+from .host_forms import WORKSPACES, on_host
 from .memory import fetched
 from .recording import Step, is_drawn
 
@@ -54,6 +54,7 @@ class Local:
     is that of PyTorch's CPU. ``unjudged`` says why the numbers were not compared; with ``needs_constants``, a
     replay takes the device's numbers, because the host has none. ``before`` has the inputs on
     the host, and ``deltas`` the results of the device less the exact ones; both are kept only of a call to talk about.
+    ``kept`` is the judgement of what a fused cell keeps for its backward, which ``cells`` takes into account.
     """
 
     step: Step
@@ -66,6 +67,7 @@ class Local:
     needs_constants: bool = False
     before: Before | None = None
     deltas: list[torch.Tensor | None] = field(default_factory=list)
+    kept: Local | None = None
 
     @property
     def call(self) -> Call | None:
@@ -112,8 +114,12 @@ def judge(step: Step, before: Before, after: list[torch.Tensor], inputs_after: l
         if expected is None:
             found.deltas.append(None)
             continue
-        _judge_output(found, position, plain(actual), plain(expected), oracle, op_class, n, before)
-    _judge_inputs(found, step, before, inputs_after)
+        judged = found
+        if position == WORKSPACES.get(base_name(step.function)):
+            judged = found.kept = Local(step)
+            found.deltas.append(None)
+        _judge_output(judged, position, plain(actual), plain(expected), oracle, op_class, n, before)
+    judge_inputs(found, step, before, inputs_after)
     return found
 
 
@@ -215,8 +221,8 @@ def _placed_otherwise(after: list[torch.Tensor], host: list[Any]) -> str:
     return ""
 
 
-def _judge_inputs(found: Local, step: Step, before: Before, after: list[torch.Tensor]) -> None:
-    """Find inputs that the call has changed without being asked to."""
+def judge_inputs(found: Local, step: Step, before: Before, after: list[torch.Tensor]) -> None:
+    """Find inputs that a call has changed without being asked to."""
     if found.finding or not after or step.function.namespace != "aten":
         return  # the schemas of other operators may not say what is written
     for number, (old, new) in enumerate(zip(unwritten(step.function, before.args, before.kwargs), after, strict=True)):

@@ -14,9 +14,11 @@ from conformance.numerics.compare import plain
 from conformance.numerics.layout import shares_memory
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, tensors
-from conformance.suites.calls.kernels import outputs_of
+from conformance.suites.calls.kernels import base_name, outputs_of
 
+from .cells import Cells
 from .collectives import Meeting, due, given, written
+from .host_forms import WORKSPACES
 from .local import HOST, Before, Local, judge, judge_collective, outputs_on_host, unwritten
 from .memory import fetched
 from .program import Program
@@ -93,6 +95,7 @@ def _place(trace: Trace, value: Any, numbers: list[Step]) -> Any:
 class _Watcher:
     def __init__(self, judged: bool, meet: Meet, *, mended: bool = False) -> None:
         self.found: list[Local] = []
+        self._cells = Cells()
         self._meet, self._mended = meet, mended
         self.seconds = 0.0
         self._judged = judged
@@ -123,7 +126,7 @@ class _Watcher:
         if not after and isinstance(result, int | float | complex):
             after = [torch.as_tensor(result)]
         inputs = [] if step.is_view else [_copied(tensor) for tensor in unwritten(step.function, args, kwargs)]
-        local = judge(step, before, after, inputs)
+        local = self._cells.judge(step, before, after, inputs)
         if text := misplaced(step, args, kwargs, outputs):
             local.finding, local.ratio = local.finding or text, float("inf")
         if local.needs_constants and step.constants is None:
@@ -174,8 +177,9 @@ class _Watcher:
 
 def _mend(step: Step, before: Before, outputs: list[torch.Tensor]) -> None:
     """Write the host's results over those of a call; results of another shape stay."""
-    for output, right in zip(outputs, _right(step, before), strict=False):
-        if output.shape == right.shape and output.dtype == right.dtype:
+    own = WORKSPACES.get(base_name(step.function))  # a device may keep something else than the host
+    for position, (output, right) in enumerate(zip(outputs, _right(step, before), strict=False)):
+        if position != own and output.shape == right.shape and output.dtype == right.dtype:
             output.copy_(right.to(output.device))
 
 

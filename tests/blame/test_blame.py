@@ -159,6 +159,75 @@ def test_a_view_of_repeated_elements_with_a_memory_of_its_own_is_found(device: t
     assert found.culprits[0].name == "aten.expand.default"
 
 
+def recurrent(kind: Callable[..., nn.Module], dtype: torch.dtype = torch.float32) -> Callable[[torch.device], Any]:
+    def run(device: torch.device) -> Any:
+        x = torch.linspace(-2, 2, 24, dtype=dtype).reshape(3, 2, 4).to(device)
+        return trained(kind(4, 5).to(dtype), device, lambda m: m(x)[0].float().square().mean())
+
+    return run
+
+
+CELLS = {"lstm": (nn.LSTM, "_thnn_fused_lstm_cell", 2, "_impl"), "gru": (nn.GRU, "_thnn_fused_gru_cell", 1, "")}
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_healthy_cell_is_judged_and_not_blamed(device: torch.device, name: str, dtype: torch.dtype) -> None:
+    found = answer(recurrent(CELLS[name][0], dtype), device)
+
+    assert found.answer in (Answer.RIGHT, Answer.ROUNDING)
+    assert not found.unjudged or not any("thnn" in key for key in found.unjudged)
+
+
+@pytest.mark.parametrize("output", [0, 1])
+@pytest.mark.parametrize("name", CELLS)
+def test_a_wrong_backward_of_a_fused_cell_is_found(device: torch.device, name: str, output: int) -> None:
+    kind, cell, _, suffix = CELLS[name]
+
+    def wrong(call: Call) -> Any:
+        result = call.run()
+        result[output].mul_(1.01)
+        return result
+
+    found = answer(recurrent(kind), device, **{f"{cell}_backward{suffix}": wrong})
+
+    assert [culprit.name for culprit in found.culprits] == [f"aten.{cell}_backward{suffix}.default"]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_that_keeps_wrong_numbers_is_found(device: torch.device, name: str) -> None:
+    kind, cell, position, _ = CELLS[name]
+
+    def keeps(call: Call) -> Any:
+        result = call.run()
+        result[position][-1:].mul_(1.1)
+        return result
+
+    found = answer(recurrent(kind), device, **{cell: keeps})
+
+    assert [culprit.name for culprit in found.culprits] == [f"aten.{cell}.default"]
+    assert f"output {position}, which its backward reads" in found.culprits[0].worst.finding
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_may_keep_what_it_likes(device: torch.device, name: str) -> None:
+    kind, cell, position, suffix = CELLS[name]
+
+    def keeps(call: Call) -> Any:
+        result = call.run()
+        result[position].neg_()
+        return result
+
+    def reads(call: Call) -> Any:
+        place = next(i for i, value in enumerate(call.values) if isinstance(value, torch.Tensor) and value.dim() == 2
+                     and value.shape[1] > 10)  # fmt: skip
+        return call.run([-value if i == place else value for i, value in enumerate(call.values)])
+
+    found = answer(recurrent(kind), device, **{cell: keeps, f"{cell}_backward{suffix}": reads})
+
+    assert found.answer is Answer.RIGHT, (found.culprits, found.detail)
+
+
 def test_an_input_that_is_changed_is_found(device: torch.device) -> None:
     def spoils(call: Call) -> Any:
         result = call.run()
