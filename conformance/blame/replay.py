@@ -68,6 +68,8 @@ def _rounded(value: Any, place: Place | Constant, generator: torch.Generator, te
     if terms > 1 and value.numel():
         # Terms that cancel leave small sums, whose errors are those of the others.
         size = math.sqrt(terms) * torch.maximum(size, size.nan_to_num(0, 0, 0).mean())
+    # Below the normal numbers, the distance of two numbers is the same everywhere.
+    size = size.clamp(min=smallest_normal(place.dtype))
     changed = value + _ROUNDINGS * unit_roundoff(place.dtype) * sizes * size
     return torch.where(inexact & value.isfinite(), changed, value)
 
@@ -102,6 +104,11 @@ def _terms(step: Step) -> float:
         return 1.0
     read = [math.prod(place.size) for place in leaves((step.args, step.kwargs)) if isinstance(place, Place)]
     return length_of_sizes(read, [math.prod(place.size) for place in step.results if isinstance(place, Place)])
+
+
+def smallest_normal(dtype: torch.dtype) -> float:
+    """Return the smallest normal number of a dtype, or of the parts of its complex numbers."""
+    return float(torch.finfo(dtype).smallest_normal)
 
 
 def _rounds(dtype: torch.dtype) -> bool:

@@ -17,7 +17,7 @@ from conformance.numerics.compare import same_bits
 from . import compiled
 from .local import Local
 from .recording import Step, Trace
-from .replay import Errors, Reading, Replay, Roundings, as_computed, replay
+from .replay import Errors, Reading, Replay, Roundings, as_computed, replay, smallest_normal
 from .runs import Ends, Runs, Seen
 
 #: Replays with honest roundings. The end of a right device lies within a few times their spread.
@@ -74,7 +74,9 @@ class End:
 
     @property
     def budgets(self) -> float:
-        """Return the error in budgets."""
+        """Return the error in budgets; 0 if rounding alone decides which numbers are finite."""
+        if self.allowed == float("inf"):
+            return 0.0
         if self.allowed:
             return self.error / self.allowed
         return float("inf") if self.error else 0.0
@@ -255,9 +257,8 @@ def _spread(watched: Seen, exact: list[torch.Tensor]) -> list[float]:
     for seed in range(_REPLAYS):
         rounded = _replayed(watched.traces, Roundings(seed))
         for number, (value, due) in enumerate(zip(rounded, exact, strict=True)):
-            distance = _distance(value, due)
-            if distance != float("inf"):
-                allowed[number] = max(allowed[number], _SPREADS * distance)
+            # Infinite if rounding alone decides which numbers are finite, as after a division by a small sum of squares.
+            allowed[number] = max(allowed[number], _SPREADS * _distance(value, due))
     return allowed
 
 
@@ -265,7 +266,7 @@ def _rounding(place: Any, exact: torch.Tensor) -> float:
     dtype = getattr(place, "dtype", exact.dtype)
     if not (dtype.is_floating_point or dtype.is_complex) or not exact.numel():
         return 0.0
-    return unit_roundoff(dtype) * float(exact.abs().nan_to_num(0, 0, 0).max())
+    return unit_roundoff(dtype) * max(float(exact.abs().nan_to_num(0, 0, 0).max()), smallest_normal(dtype))
 
 
 def _distance(value: torch.Tensor, exact: torch.Tensor) -> float:
