@@ -68,6 +68,7 @@ class Local:
     before: Before | None = None
     deltas: list[torch.Tensor | None] = field(default_factory=list)
     kept: Local | None = None
+    misplaced: bool = False  # a result lies on another device, or a view has a memory of its own
 
     @property
     def call(self) -> Call | None:

@@ -97,7 +97,18 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     plain = torch._neg_view(plain) if plain.is_neg() else plain
     if plain.is_meta or not plain.untyped_storage().nbytes():
         return torch.empty(0, dtype=torch.uint8)
-    return memory_behind(plain).to("cpu", copy=True).view(torch.uint8)
+    return to_host(memory_behind(plain)).view(torch.uint8)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the host.
+
+    It is written over zeros. So a device whose copies let the old contents of their target show is read as one with
+    right copies, and only its own copies are wrong.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return tensor.to("cpu", copy=True)
+    return torch.empty_like(tensor, device="cpu").zero_().copy_(tensor)
 
 
 def fetched(value: Any) -> Any:
@@ -122,9 +133,9 @@ def fetched(value: Any) -> Any:
             return torch._neg_view(copy(torch._neg_view(source)))
         address = _address(source)
         if source.layout is not torch.strided or (source.is_contiguous() and counts[address] == 1):
-            return source.to("cpu", copy=True)
+            return to_host(source)
         if (address, source.dtype) not in memories:
-            memories[address, source.dtype] = memory_behind(source).to("cpu", copy=True)
+            memories[address, source.dtype] = to_host(memory_behind(source))
         return memories[address, source.dtype].as_strided(source.shape, source.stride(), source.storage_offset())
 
     return mapped(value, leaf)

@@ -62,6 +62,8 @@ def _culprit(number: int, culprit: Culprit, script: str) -> Iterator[str]:
     share = "share not known" if culprit.share is None else f"{culprit.share:.0%} of the end's error"
     worst = culprit.worst
     yield f"  {number}. {culprit.name}: {share}; {len(culprit.calls)} of its {culprit.total} calls are wrong"
+    if culprit.others:
+        yield f"     with {', '.join(culprit.others)}: one kernel may be behind all of them"
     yield f"     {described(worst.step)}: {worst.finding}"
     yield f"     inputs: {', '.join(_inputs(worst))}"
     if worst.ratio not in (0.0, float("inf")):

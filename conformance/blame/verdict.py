@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +14,7 @@ import torch
 
 from conformance.numerics.budgets import unit_roundoff
 from conformance.numerics.compare import same_bits
+from conformance.suites.calls.kernels import base_name, named
 
 from . import compiled
 from .local import Local
@@ -50,13 +52,22 @@ class Answer(Enum):
 
 @dataclass
 class Culprit:
-    """Operator that is wrong: its calls, and the share of the end's error that they cause (None: not known)."""
+    """Operator that is wrong: its calls, and the share of the end's error that they cause (None: not known).
+
+    Wrong views are one culprit, and so are wrong copies: one kernel makes all of them on most devices. ``others`` are
+    the other operators of that kind that are wrong.
+    """
 
     name: str
     calls: list[Local]
     total: int
     share: float | None = None
     is_hidden: bool = False  # wrong only once the results of the others are replaced by right ones
+
+    @property
+    def others(self) -> list[str]:
+        """Return the other operators that are wrong with this one."""
+        return [name for name in dict.fromkeys(local.step.name for local in self.calls) if name != self.name]
 
     @property
     def worst(self) -> Local:
@@ -211,7 +222,7 @@ def _add_hidden(found: Blame, runs: Runs, clock: _Clock) -> None:
 
     Each wrong result is replaced by the host's in one more watched run, in which the others get right numbers.
     """
-    known = {culprit.name for culprit in found.culprits}
+    known = {name for culprit in found.culprits for name in (culprit.name, *culprit.others)}
     mended = clock.timed("watched", functools.partial(runs.watched, mended=True))
     hidden = [culprit for culprit in _groups(mended) if culprit.name not in known]
     if not hidden:
@@ -228,14 +239,22 @@ def _add_hidden(found: Blame, runs: Runs, clock: _Clock) -> None:
 
 
 def _groups(watched: Seen) -> list[Culprit]:
-    """Return the wrong calls by operator."""
-    totals: dict[str, int] = {}
-    for local in watched.judged:
-        totals[local.step.name] = totals.get(local.step.name, 0) + 1
+    """Return the wrong calls by operator; those of all views are one group, and those of all copies."""
     groups: dict[str, list[Local]] = {}
     for local in watched.wrong:
-        groups.setdefault(local.step.name, []).append(local)
-    return [Culprit(name, calls, totals[name]) for name, calls in groups.items()]
+        groups.setdefault(_kernel(local.step), []).append(local)
+    totals = Counter(local.step.name for local in watched.judged)
+    return [
+        Culprit(calls[0].step.name, calls, sum(totals[name] for name in {local.step.name for local in calls}))
+        for calls in groups.values()
+    ]
+
+
+def _kernel(step: Step) -> str:
+    """Return a name for the kernel behind a call, as most devices have them."""
+    if step.is_view:
+        return "views"
+    return "copies" if base_name(step.function) in named("copies") else step.name
 
 
 def _deltas(calls: Sequence[Local]) -> dict[tuple[int, int], list[torch.Tensor | None]]:
@@ -257,7 +276,7 @@ def _spread(watched: Seen, exact: list[torch.Tensor]) -> list[float]:
     for seed in range(_REPLAYS):
         rounded = _replayed(watched.traces, Roundings(seed))
         for number, (value, due) in enumerate(zip(rounded, exact, strict=True)):
-            # Infinite if rounding alone decides which numbers are finite, as after a division by a small sum of squares.
+            # Infinite if rounding alone decides which numbers are finite, as after a division by small squares.
             allowed[number] = max(allowed[number], _SPREADS * _distance(value, due))
     return allowed
 

@@ -20,7 +20,7 @@ from .cells import Cells
 from .collectives import Meeting, due, given, written
 from .host_forms import WORKSPACES
 from .local import HOST, Before, Local, judge, judge_collective, outputs_on_host, unwritten
-from .memory import fetched
+from .memory import fetched, to_host
 from .program import Program
 from .recording import Recorder, Step, Trace
 
@@ -113,12 +113,27 @@ class _Watcher:
         try:
             result = run()
         except Exception as error:
-            local = _refused(step, before, error)
+            local = _refused(step, before, args, kwargs, error)
             self.found.append(local)
             if not (self._mended and local.wrong):
                 raise
-            return _returned(step, before, args, kwargs)
+            return returned_by_host(step, before, args, kwargs)
         begun = time.monotonic()
+        local, outputs = self._compared(step, before, args, kwargs, result)
+        self._keep(local, before)
+        self.found.append(local)
+        if self._mended and local.wrong and not step.is_view:
+            if local.misplaced and not outputs_of(step.function, args, kwargs, None):
+                result = returned_by_host(step, before, args, kwargs)
+            else:
+                _mend(step, before, outputs)
+        self.seconds += time.monotonic() - begun
+        return result
+
+    def _compared(
+        self, step: Step, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> tuple[Local, list[torch.Tensor]]:
+        """Return the judgement of a call that has returned, and its outputs on the device."""
         # Views keep their strides, which are what they are made for.
         copy = fetched if step.is_view else _copied
         outputs = outputs_of(step.function, args, kwargs, result)
@@ -128,17 +143,12 @@ class _Watcher:
         inputs = [] if step.is_view else [_copied(tensor) for tensor in unwritten(step.function, args, kwargs)]
         local = self._cells.judge(step, before, after, inputs)
         if text := misplaced(step, args, kwargs, outputs):
-            local.finding, local.ratio = local.finding or text, float("inf")
+            local.finding, local.ratio, local.misplaced = local.finding or text, float("inf"), True
         if local.needs_constants and step.constants is None:
             step.constants = after
         if step.function.namespace not in ("aten", "prims"):
             step.kept = after
-        self._keep(local, before)
-        self.found.append(local)
-        if self._mended and local.wrong and not step.is_view:
-            _mend(step, before, outputs)
-        self.seconds += time.monotonic() - begun
-        return result
+        return local, outputs
 
     def _met(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]) -> Any:
         """Make a collective, wait until it is done, and judge it by what all ranks of the group read."""
@@ -180,14 +190,14 @@ def _mend(step: Step, before: Before, outputs: list[torch.Tensor]) -> None:
     own = WORKSPACES.get(base_name(step.function))  # a device may keep something else than the host
     for position, (output, right) in enumerate(zip(outputs, _right(step, before), strict=False)):
         if position != own and output.shape == right.shape and output.dtype == right.dtype:
-            output.copy_(right.to(output.device))
+            output.zero_().copy_(right)
 
 
 def _right(step: Step, before: Before) -> list[torch.Tensor]:
     return outputs_on_host(step.function, *copied((before.args, before.kwargs), HOST))
 
 
-def _returned(step: Step, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def returned_by_host(step: Step, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what a call should have returned, on the device; it has raised, and the host makes it."""
     written = outputs_of(step.function, args, kwargs, None)
     found = _right(step, before)
@@ -249,15 +259,18 @@ def misplaced(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], outputs
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", copy=True)
+    return to_host(tensor.detach())
 
 
-def _refused(step: Step, before: Before, error: Exception) -> Local:
+def _refused(step: Step, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Local:
     """Return the judgement of a call that raised: wrong if the host makes it."""
     local = judge(step, before, [], [])
     found = Local(step, before=before)
+    devices = {tensor.device for tensor in tensors((args, kwargs)) if tensor.dim()}
     if local.host_refuses:
         found.unjudged = "both refuse it"
+    elif len({device.type for device in devices}) == 1 < len(devices):
+        found.unjudged = "its inputs lie on several devices"
     elif not local.unjudged:
         found.finding, found.ratio = f"raised {type(error).__name__}: {str(error).splitlines()[0]}", float("inf")
     return found

@@ -149,7 +149,8 @@ def _outcome(task: _Task, found: Blame, hits: int, seconds: float) -> Outcome:
     named = [culprit.name for culprit in found.culprits]
     worst = found.worst_end
     raised = any("raised" in culprit.worst.finding for culprit in found.culprits)
-    first = named[:3] if len(task.faults) > 1 else named[:1]
+    most = 3 if len(task.faults) > 1 else 1
+    first = [name for culprit in found.culprits[:most] for name in (culprit.name, *culprit.others)]
     right = bool(task.faults) and all(_is_among(callers, first) for callers in task.callers)
     moved = raised or (worst is not None and worst.budgets > 1) or found.answer in (Answer.UNSTEADY, Answer.LOOKING)
     return Outcome(

@@ -126,6 +126,73 @@ def test_a_culprit_that_another_one_hides_is_named(device: torch.device, first: 
     assert "hidden by another one" in "\n".join(lines(found, "hiding", "sim:0", {}))
 
 
+def test_wrong_views_are_one_culprit_and_hide_no_other(device: torch.device) -> None:
+    def views(device: torch.device) -> Any:
+        x = torch.linspace(1, 2, 24).to(device).reshape(2, 3, 4).sin()
+        return x.transpose(0, 1).unsqueeze(0).select(0, 0).narrow(0, 0, 2).diagonal(0, 0, 1) * 2
+
+    def spoils(call: Call) -> Any:
+        result = call.run()
+        if result.numel():
+            result.select(-1, -1).mul_(3)
+        return result
+
+    found = answer(views, device, as_strided=spoils, mul__out=scaled(1.001), sin__out=scaled(1.001))
+
+    assert len(found.culprits[0].others) > 2
+    assert {culprit.name for culprit in found.culprits[1:]} == {"aten.sin.default", "aten.mul.Tensor"}
+    assert "one kernel may be behind all of them" in "\n".join(lines(found, "views", "sim:0", {}))
+
+
+def test_what_follows_from_a_result_on_another_device_is_no_fault(device: torch.device) -> None:
+    def placed(device: torch.device) -> Any:
+        x = torch.linspace(0.1, 1, 12).to(device)
+        return (x.exp() + x).sin() * x
+
+    def elsewhere(call: Call) -> Any:
+        return call.run().to("sim:1")
+
+    found = answer(placed, device, exp__out=scaled(1.001), sin=lambda call: call.run(), exp=elsewhere)
+    later = answer(placed, device, exp=elsewhere, sin__out=scaled(1.01))
+
+    assert [culprit.name for culprit in found.culprits] == ["aten.exp.default"]
+    assert {culprit.name for culprit in later.culprits} == {"aten.exp.default", "aten.sin.default"}
+
+
+def test_copies_that_show_what_was_there_before_are_found_and_no_other(device: torch.device) -> None:
+    def copying(device: torch.device) -> Any:
+        x = torch.linspace(1, 2, 12).to(device)
+        return x.sin().transpose(0, -1) + torch.ones(12, device=device).copy_(torch.linspace(1, 3, 12))
+
+    def adds(call: Call) -> Any:
+        old = call.values[1].clone()
+        result = call.run()
+        call.values[1].add_(old)
+        return result
+
+    found = answer(copying, device, _copy_from=adds)
+
+    assert len(found.culprits) == 1
+    copies = {found.culprits[0].name, *found.culprits[0].others}
+    assert "aten.copy_.default" in copies
+    assert copies <= {"aten.copy_.default", "aten._to_copy.default"}  # new memory may be zeros
+
+
+def test_rounding_below_the_normal_numbers_is_no_fault(device: torch.device) -> None:
+    def tiny(device: torch.device) -> Any:
+        steps = torch.linspace(1, 2, 40).to(device, torch.float16) * 1e-3
+        squares = (steps * steps).mean(0, keepdim=True) * 0.11  # a third of the smallest normal number
+        return steps / squares.sqrt(), steps * 1e-3 / (squares * squares)
+
+    def other_rounding(call: Call) -> Any:
+        result = call.run()
+        return result.add_((result.abs() < 6e-5).to(result.dtype) * 6e-8) if result.dtype is torch.float16 else result
+
+    found = answer(tiny, device, mul__out=other_rounding)
+
+    assert not is_blamed(found), (found.answer, found.detail, found.culprits)
+
+
 def test_a_fault_that_needs_a_warm_state_is_found(device: torch.device) -> None:
     calls = iter(range(1000))
 
