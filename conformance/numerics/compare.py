@@ -273,7 +273,9 @@ def bound_of(host: torch.Tensor, exact: Exact, budget: Budget, op_class: OpClass
     may_round = exact.from_host or exact.rounds or op_class is OpClass.ITERATIVE
     if not may_round and _is_unrounded(host, exact.value):
         return torch.zeros(exact.value.shape, dtype=torch.float64)
-    magnitude = torch.where(exact.value.isfinite(), exact.value, 0)
+    # Where the two lie on different sides of a pole, what is near the host has a budget too.
+    finite = exact.value.isfinite()
+    magnitude = torch.where(finite, exact.value, 0 if bool(finite.all()) else _finite_part(host))
     response = exact.response()
     response = magnitude.abs() if response is None else response
     if op_class not in ELEMENTWISE_CLASSES and response.numel():
@@ -285,6 +287,12 @@ def bound_of(host: torch.Tensor, exact: Exact, budget: Budget, op_class: OpClass
     if exact.scale is not None:
         magnitude = torch.maximum(magnitude.abs(), exact.scale)
     return budget.bound(magnitude, response, host.dtype, n)
+
+
+def _finite_part(host: torch.Tensor) -> torch.Tensor:
+    """Return the host's values with 0 in the place of what is not finite."""
+    wide = widen(host)
+    return torch.where(wide.isfinite(), wide, 0)
 
 
 def _oracle_differs(host: torch.Tensor, exact: torch.Tensor) -> bool:

@@ -26,6 +26,8 @@ from conformance.suites.operators.calls.classes import is_elementwise, op_class
 from conformance.suites.operators.calls.execution import call, processed
 from conformance.suites.operators.calls.facts import facts
 
+from . import compositions
+
 #: Perturbed evaluations that measure conditioning.
 _PROBES = 2
 #: Relative input change that measures conditioning: far above float64's roundoff, small enough to be linear.
@@ -51,7 +53,8 @@ class Oracle:
     elements and such sizes, and is called when an exact value is asked for. With ``apart``, the response is the sum of
     the responses to each input, as changes of several inputs can cancel. With ``rounds_between``, it is at least the
     response to changes of all intermediate results. With ``rounds``, the computation may round also where the host's
-    results are all exact.
+    results are all exact. With ``composed``, what it computes from is rounded to the dtype: the response is a size
+    relative to which it rounds.
     """
 
     def __init__(
@@ -64,8 +67,9 @@ class Oracle:
         apart: bool = False,
         rounds_between: bool = False,
         rounds: bool = False,
+        composed: bool = False,
     ) -> None:
-        self._rounds = rounds or _repeats(sample)
+        self._rounds, self._composed = rounds or composed or _repeats(sample), composed
         self._compute, self._sample, self._apart, self._rounds_between = compute, sample, apart, rounds_between
         self._functions = functions or (lambda: ({}, scales or {}))
         self._values: list[Any] | None = None
@@ -85,6 +89,8 @@ class Oracle:
         by_output, scales = self._by_output
         elements, scale = by_output.get(position), scales.get(position)
         rounds = self._rounds or position in self._narrow
+        if self._composed and (response := self._response(position)) is not None:
+            scale = response if scale is None else torch.maximum(scale, response)
         return Exact(values[position], lambda: self._response(position), elements, scale, rounds=rounds)
 
     @functools.cached_property
@@ -273,8 +279,9 @@ def of_forward(info: Any, sample: Call) -> Oracle:
 
 def _functions_of(info: Any, sample: Call) -> Functions:
     function = FunctionElements.of(info, sample) if sample.process is None else None
-    term = term_of_generator(info.name)
-    return {0: function} if function else {}, {0: torch.tensor(term, dtype=torch.float64)} if term else {}
+    term, between = term_of_generator(info.name), compositions.sizes_between(info, sample)
+    scale = between if between is not None else torch.tensor(term, dtype=torch.float64) if term else None
+    return {0: function} if function else {}, {} if scale is None else {0: scale}
 
 
 def of_gradients(info: Any, sample: Call, compute: Any, cotangents: list[torch.Tensor]) -> Oracle:
@@ -286,7 +293,8 @@ def of_gradients(info: Any, sample: Call, compute: Any, cotangents: list[torch.T
     # A backward pass is a composition, also where the forward is one kernel.
     simple = is_elementwise(info)
     functions = functools.partial(_functions_of_gradients, info, sample, cotangents)
-    return Oracle(compute, sample, functions=functions, apart=simple, rounds_between=not simple)
+    composed = compositions.is_composed(info, sample)
+    return Oracle(compute, sample, functions=functions, apart=simple, rounds_between=not simple, composed=composed)
 
 
 def _functions_of_gradients(info: Any, sample: Call, cotangents: list[torch.Tensor]) -> Functions:
