@@ -169,10 +169,13 @@ class Controller:
     def _check_same_stack(self, manifest: dict[str, Any]) -> None:
         """Raise ``JournalError`` where ``--resume`` meets a journal of another stack: one report has one stack."""
         folder = self.context.folder
+        old = read_journal(folder.journal, self.context.journal_limit)
+        if not old.started and (old.run is None or old.accelerator is None):
+            return  # a run that was stopped before it knew its stack: it has no verdict that another stack could spoil
         header = {**self._stack_header(), **header_of(self.context)}
         reported = {"name": self.context.accelerator.name, **read_facts(folder.facts(self.context.run))}
         now = JournalRecords(header, reported)
-        said = difference(head(manifest, read_journal(folder.journal, self.context.journal_limit)), head(manifest, now))
+        said = difference(head(manifest, old), head(manifest, now))
         if said:
             raise JournalError(
                 f"--resume: the journal in {folder.path} was begun on another stack: {said}. "

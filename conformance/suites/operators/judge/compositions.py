@@ -14,7 +14,6 @@ from typing import Any, Final
 import torch
 
 from conformance.suites.operators.calls.calls import Call
-from conformance.suites.operators.calls.execution import call
 
 #: Arguments of a call by their names, in float64.
 Given = dict[str, Any]
@@ -99,14 +98,16 @@ def _of_added(info: Any, given: Given) -> torch.Tensor:
     product = torch.outer(left, right) if info.name == "addr" else torch.matmul(left, right)
     sizes = product.abs().sum(0) if info.name == "addbmm" else product.abs()
     beta, alpha = given.get("beta", 1), given.get("alpha", 1)
-    return abs(alpha) * sizes + (abs(beta) * given["input"].abs() if beta else 0)
+    found: torch.Tensor = abs(alpha) * sizes + (abs(beta) * given["input"].abs() if beta else 0)
+    return found
 
 
 @_sizes_of("addcmul", "addcdiv", names=("input", "left", "right"))
 def _of_weighted(info: Any, given: Given) -> torch.Tensor:
     left, right = given["left"], given["right"]
     product = left * right if info.name == "addcmul" else left / right
-    return abs(given.get("value", 1)) * product.abs() + given["input"].abs()
+    found: torch.Tensor = abs(given.get("value", 1)) * product.abs() + given["input"].abs()
+    return found
 
 
 # --- normalised values, and what multiplies them ----------------------------------------------------------------------
@@ -131,4 +132,5 @@ def _of_log_softmax(info: Any, given: Given) -> torch.Tensor:
     dim, x = given["dim"], given["input"]
     moved = x - x.amax(dim, keepdim=True)
     held = (moved.softmax(dim) * moved.abs()).sum(dim, keepdim=True)
-    return moved.abs() + held + moved.logsumexp(dim, keepdim=True).abs() + 1
+    found: torch.Tensor = moved.abs() + held + moved.logsumexp(dim, keepdim=True).abs() + 1
+    return found
