@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from types import ModuleType
 from typing import Any
 
@@ -54,8 +53,8 @@ def make_graph_context(profile: DeviceProfile) -> type:
 
         def __enter__(self) -> None:
             torch.accelerator.synchronize()
-            # Freed blocks must not move between the graph's pool and other work, in either direction.
-            gc.collect()
+            # Freed blocks must not move between the graph's pool and other work, in either direction. Dead cycles may
+            # stay: their blocks are of another pool. torch.cuda.graph does not collect them any more either.
             torch.accelerator.empty_cache()
             self._entered.__enter__()
             try:

@@ -30,6 +30,8 @@ class ForkServerClient:
         # Ranks of one host talk over the loopback; without this variable gloo asks the network for the host's name.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        # Each rank that compiles would start a pool of processes that import torch.
+        environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         with theirs:
             self.process = subprocess.Popen(  # noqa: S603 - this interpreter, with our own program
                 child_python(_PROGRAM, str(theirs.fileno())),

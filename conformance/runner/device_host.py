@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import traceback
@@ -112,6 +113,8 @@ class DeviceHost:
         if is_worker(self._config):
             # One thread per worker: workers share the cores, and sums are then added in the same order in every run.
             torch.set_num_threads(1)
+            # The same for compilers: each worker would start a pool of processes that import torch.
+            os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         before = ProcessState.take()
         accelerator = self._context.accelerator.load()
         declaration = self._context.accelerator.declaration(accelerator, self._context.options.capabilities)
