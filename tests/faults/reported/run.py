@@ -61,8 +61,9 @@ def _kernels(bug: Bug, device: torch.device) -> AbstractContextManager[None]:
 
 def _has_tensors(bug: Bug) -> bool:
     """Return whether an operator takes tensors; one that makes tensors has no part above its kernel."""
-    arguments = schema(f"aten::{bug.operator[0]}").arguments
-    return any("Tensor" in str(argument.type) for argument in arguments)
+    known = [f"aten::{name}" for name in bug.operator]
+    forms = [name for name in torch._C._dispatch_get_all_op_names() if _is_of(name, known)]
+    return any("Tensor" in str(argument.type) for form in forms for argument in schema(form).arguments)
 
 
 def _is_of(name: str, known: list[str]) -> bool:
