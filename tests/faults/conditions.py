@@ -18,9 +18,9 @@ from conformance.coverage.databases import tensors_of
 from conformance.coverage.flags import dtypes_of
 
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
-from .overloads import is_written, kind_of, schema
+from .overloads import SCALARS, VECTORS, is_written, kind_of, operator_of, schema
 from .overriding import Behaviour, Call
-from .values import alternatives, expanded, long_axes, offset, over_tensors, strided, with_change
+from .values import alternatives, expanded, is_tensors, long_axes, offset, over_tensors, strided, with_change, without_dims
 
 #: Separates the detail of a kind from the word of a condition.
 _SEPARATOR = " | "
@@ -53,6 +53,8 @@ def under(family: str, base: Kind, condition: Condition) -> Kind:
         return Fault(base.family, base.name, fault.target, fault.place, detail), word
 
     def targets(kernel: str, flags: Flags) -> Iterator[Target]:
+        if base.name == "row" and operator_of(kernel) in VECTORS | SCALARS:
+            return
         for place, detail in base.targets(kernel, flags):
             for word in condition.words(kernel, flags, place):
                 yield place, f"{detail}{_SEPARATOR}{word}"
@@ -104,10 +106,11 @@ def _float_dtypes(kernel: str, flags: Flags, place: str) -> Iterator[str]:
 def _in_dtype(kernel: str, word: str, values: Values) -> Iterator[Values]:
     """Yield the values in the wanted dtype; indices and truth values stay."""
     wanted, now = getattr(torch, word), dtype_of(list(values.values()))
-    if wanted is not now:
-        yield {
+    if wanted is not now or "dtype" in values:
+        changed = {
             name: over_tensors(value, lambda t: t.to(wanted) if t.dtype is now else t) for name, value in values.items()
         }
+        yield {**changed, **({"dtype": wanted} if "dtype" in values else {})}
 
 
 ONE_DTYPE = Condition(
@@ -199,7 +202,7 @@ _LAYOUTS: dict[str, tuple[Callable[[torch.Tensor], bool], Callable[[torch.Tensor
     "strided": (lambda t: t.numel() > 1 and not t.is_contiguous(), strided),
     "offset": (lambda t: t.storage_offset() > 0, offset),
     "expanded": (lambda t: t.numel() > 1 and 0 in t.stride(), expanded),
-    "0-dim": (lambda t: t.dim() == 0, lambda t: t),
+    "0-dim": (lambda t: t.dim() == 0, without_dims),
 }
 
 
@@ -248,6 +251,8 @@ def _given_other(kernel: str, word: str, values: Values) -> Iterator[Values]:
     elif argument.name in values:
         for other in alternatives(values[argument.name], kind_of(argument)):
             yield {**values, argument.name: other}
+        if is_tensors(values[argument.name]):
+            yield values
 
 
 ANOTHER_ARGUMENT = Condition("with another argument", _others, _with_other, _can_be, _given_other)

@@ -21,9 +21,11 @@ from . import encoding
 from .overloads import bound
 
 #: Changes when this file finds or keeps other calls.
-_VERSION = 3
-#: Calls of one overload that are kept, and elements of their tensors.
+_VERSION = 4
+#: Kinds of calls of one overload that are kept, and elements of their tensors.
 _KEPT, _ELEMENTS = 8, 1 << 13
+#: Elements from which a call says as much as a larger one.
+_ENOUGH = 1 << 10
 
 
 @dataclass
@@ -63,7 +65,8 @@ class _Capture(Watch):
     def __init__(self) -> None:
         super().__init__()
         self.corpus = Corpus()
-        self._signatures: dict[str, set[Any]] = {}
+        #: By overload and kind, the first and the largest call, with their sizes.
+        self._kinds: dict[str, dict[Any, list[tuple[int, list[Any]]]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -73,9 +76,14 @@ class _Capture(Watch):
         return func(*args, **kwargs)
 
     def _keep(self, name: str, values: list[Any]) -> None:
-        calls, known = self.corpus.calls.setdefault(name, []), self._signatures.setdefault(name, set())
-        signature = tuple(_signature(value) for value in values)
-        if len(calls) >= _KEPT or signature in known:
+        """Keep the first call of each kind, and the largest: generators begin with calls in which little shows."""
+        known = self._kinds.setdefault(name, {})
+        kind = tuple(_signature(value) for value in values)
+        if kind not in known and len(known) >= _KEPT:
+            return
+        size, kept = _size(values), known.get(kind, [])
+        largest = kept[-1][0] if kept else -1
+        if size <= largest or largest >= _ENOUGH:
             return
         try:
             encoded = encoding.encode(values)
@@ -83,8 +91,8 @@ class _Capture(Watch):
         except Exception:  # a generator, a storage, or a tensor that is too large or of another layout
             return
         if encoding.elements(encoded) <= _ELEMENTS:
-            known.add(signature)
-            calls.append(encoded)
+            known[kind] = [*kept[:1], (size, encoded)]
+            self.corpus.calls[name] = [call for calls in known.values() for _, call in calls]
 
     def graph_of(self, outputs: Any, sample: Sample) -> None:
         """Keep the derivative rules behind the outputs."""
@@ -95,6 +103,19 @@ class _Capture(Watch):
                 self.corpus.inputs[name] = inputs
             if inputs == self.corpus.inputs[name] and len(kept) < 4 and sample not in kept:
                 kept.append(sample)
+
+
+def _size(values: list[Any]) -> int:
+    """Return the elements of a call's tensors, and the sizes that it asks for."""
+    total = 0
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            total += _size(list(value))
+        elif isinstance(value, torch.Tensor):
+            total += value.numel()
+        elif type(value) is int:
+            total += min(abs(value), 100)
+    return total
 
 
 def _signature(value: Any) -> Any:

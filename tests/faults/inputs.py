@@ -10,7 +10,7 @@ import torch
 from conformance.coverage.databases import tensors_of
 
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
-from .overloads import is_written, kind_of, schema
+from .overloads import is_written, kind_of, operator_of, schema
 from .overriding import Behaviour, Call
 from .values import channels_last, expanded, offset, over_tensors, strided, with_change
 
@@ -258,6 +258,16 @@ def _odd_scalars(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any
         yield from ({**values, name: value} for value in (1.2345678, 0.1, 257))
 
 
+#: Kernels that give one result for the largest number and for infinity.
+_BLIND = frozenset(f"aten::{name}" for name in ("sgn", "sign", "signbit", "copysign", "logical_not", "logical_and",
+                                                "logical_or", "logical_xor", "isnan"))  # fmt: skip
+
+
+def _unlike_infinity(kernel: str, flags: Flags) -> Iterator[Target]:
+    if operator_of(kernel) not in _BLIND:
+        yield from _places_of(*_FLOATS)(kernel, flags)
+
+
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _EDGES = ((1 << 24) + 1, (1 << 53) + 1, -(1 << 24) - 1)
 
@@ -280,7 +290,7 @@ KINDS = [
     Kind("E", "scalar", _scalars, _scalar_narrowed, lambda fault, flags: bool(flags.get(fault.place)), _odd_scalars),
     Kind("E", "NaN", _places_of(*_FLOATS), _misread(_without_nan), _any_of(*_FLOATS),
          _with_values(_is_float, (float("nan"),))),
-    Kind("E", "infinity", _places_of(*_FLOATS), _misread(_without_infinity), _any_of(*_FLOATS),
+    Kind("E", "infinity", _unlike_infinity, _misread(_without_infinity), _any_of(*_FLOATS),
          _with_values(_is_float, (float("inf"), -float("inf")))),
     Kind("E", "negative zero", _places_of(*_FLOATS), _misread(_without_negative_zero), _any_of(*_FLOATS),
          _with_values(_is_float, (-0.0,))),

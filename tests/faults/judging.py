@@ -33,6 +33,7 @@ class End(Enum):
     UNEXERCISED = "never exercised"
     UNREACHED = "no case reaches it"
     UNPROVEN = "no direct call shows it"
+    IMPOSSIBLE = "no legal call can show it"
 
 
 @dataclass
@@ -149,7 +150,8 @@ def judged(
         results.append(Judged(fault, End.UNEXERCISED if reached else End.UNREACHED, shown[fault], reached))
     for fault in faults:
         if not shown[fault].live:
-            results.append(Judged(fault, End.UNPROVEN, shown[fault], candidates(fault, found)[2]))
+            end = End.IMPOSSIBLE if shown[fault].impossible else End.UNPROVEN
+            results.append(Judged(fault, end, shown[fault], candidates(fault, found)[2], "", shown[fault].impossible))
     for copy in forks.run(
         [task for task in tasks if task[1] or task[2]], lambda task, send: _judge(task, accelerator, send), processes
     ):

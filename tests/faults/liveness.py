@@ -24,23 +24,31 @@ from tests.defects import bench
 
 from . import corpus, derivatives, encoding, forks, refusals
 from .fault import Fault, Hits
-from .overloads import kernel_behind, operator_of, overload
+from .outputs import other_values
+from .overloads import kernel_behind, operator_of, overload, schema
+from .overloads import kind_of as kind_name
 from .overriding import overridden
 from .population import kind_of
 from .recording import Map, call, key_of
-from .values import over_tensors
+from .values import alternatives, filled, is_tensors, over_tensors
 
+#: Pairs of calls with unlike values of an argument that say that a kernel does not read it.
+_ENOUGH = 2
 #: Seconds of processor time for all direct calls of one fault.
 _SECONDS = 6.0
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Whether a direct call showed an effect, the call, and the number of calls that met the fault's condition."""
+    """Whether a direct call showed an effect, the call, and the number of calls that met the fault's condition.
+
+    ``impossible`` says why no legal call can show one.
+    """
 
     live: bool
     by: str = ""
     hits: int = 0
+    impossible: str = ""
 
 
 def armed(fault: Fault, hit: Hits, device: torch.device) -> AbstractContextManager[Any]:
@@ -66,7 +74,40 @@ def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send:
         if _differs(fault, hits, work, device, signs=signs):
             send(Shown(True, name, hits.count))
             return
-    send(Shown(False, "", hits.count))
+    reads = not hits.count or _reads(fault, found, known, device)
+    send(Shown(False, "", hits.count, "" if reads else "the kernel does not read the values of this argument"))
+
+
+#: Parts of the names of kinds that change the values that a kernel reads of one argument.
+_OF_VALUES = ("strides", "offset", "expansion", "input cut", "NaN", "infinity")
+
+
+def _reads(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> bool:
+    """Return whether a result depends on the values of a fault's argument, or whether nothing says so.
+
+    The backward of a maximum takes its input for the shape alone: whatever is misread there, no call can show it.
+    """
+    if not fault.kind.startswith(_OF_VALUES):
+        return True
+    argument, compared = schema(fault.target).arguments[int(fault.place)].name, 0
+    for name in (*found.public.get(fault.target, ())[:6], fault.target):
+        function = overload(name)
+        for values in _known_values(name, known):
+            if not is_tensors(values.get(argument)):
+                continue
+            other = {**values, argument: over_tensors(values[argument], other_values)}
+            works = [_result(function, list(each.values()), device) for each in (values, other)]
+            (one, error), (two, other_error) = (_outcome(work, device) for work in works)
+            if error or other_error:
+                continue
+            compared += 1
+            if not same(one, two):
+                return True
+    return compared < _ENOUGH
+
+
+def _result(function: Any, values: list[Any], device: str) -> Callable[[], Any]:
+    return lambda: call(function, [_placed(value, device) for value in values])
 
 
 def zeros_have_signs(kernel: str, found: Map) -> bool:
@@ -151,15 +192,32 @@ def _forward(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> Ite
             for values in _known_values(name, known):
                 for given in _safely(kind.variants(fault, values)) if changed else [values]:
                     yield name, _on_device(function, list(given.values()), device)
+    for name in names:
+        function = overload(name)
+        for values in _known_values(name, known):
+            for set_ in _with_settings(name, values):
+                for given in itertools.chain([set_], itertools.islice(_safely(kind.variants(fault, set_)), 12)):
+                    yield name, _on_device(function, list(given.values()), device)
+
+
+def _with_settings(name: str, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the values with another value of each argument that is no tensor, such as the reduction of a loss."""
+    for argument in overload(name)._schema.arguments:
+        if "Tensor" not in kind_name(argument) and argument.name in values:
+            for other in itertools.islice(alternatives(values[argument.name], kind_name(argument)), 2):
+                yield {**values, argument.name: other}
 
 
 def _known_values(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
     """Yield values of an overload that the databases call, or those of another form of its operator."""
-    names = [argument.name for argument in overload(name)._schema.arguments]
-    for encoded in known.calls.get(name, ()):
-        yield dict(zip(names, encoding.decode(encoded), strict=True))
-    if name not in known.calls:
-        yield from itertools.islice(_values_of_other_forms(name, known), 8)
+    arguments = overload(name)._schema.arguments
+    names = [argument.name for argument in arguments]
+    optional = [argument.name for argument in arguments if kind_name(argument) == "Optional[Tensor]"]
+    every = [dict(zip(names, encoding.decode(encoded), strict=True)) for encoded in known.calls.get(name, ())]
+    every = every or list(itertools.islice(_values_of_other_forms(name, known), 8))
+    yield from every
+    for values in every[:3]:
+        yield from filled(values, optional)
 
 
 def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
@@ -174,6 +232,9 @@ def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str
             if any(argument.name not in given and not argument.has_default_value() for argument in wanted):
                 break
             values = {argument.name: given.get(argument.name, argument.default_value) for argument in wanted}
+            for argument in wanted:  # a number where this form takes a tensor
+                if kind_name(argument) == "Tensor" and type(values[argument.name]) in (bool, int, float):
+                    values[argument.name] = torch.tensor(values[argument.name])
             if not outs:
                 yield values
                 continue
@@ -184,6 +245,8 @@ def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str
                 yield {**values, **dict(zip(outs, map(torch.zeros_like, results), strict=False))}
 
 
+#: Wrong calls that are tried on the host.
+_TRIED = 30
 #: Calls of a sequence with the same values, beside the others.
 _AGAIN = 22
 
@@ -198,18 +261,45 @@ def _sequences(
         function, every = overload(name), list(_known_values(name, known))
         for values in every:
             changed = [values, *itertools.islice(_safely(kind.variants(fault, values)), 12)]
+            for set_ in _with_settings(name, values):
+                changed += [set_, *itertools.islice(_safely(kind.variants(fault, set_)), 2)]
             turned = {at: over_tensors(value, _turned) for at, value in values.items()}
-            refused = list(itertools.islice(_safely(refusals.invalid(fault, values)), 6))
-            given = [*changed, turned, values, turned]
+            refused = list(itertools.islice(_refused(function, _safely(refusals.invalid(fault, values))), 4))
+            given = [*changed, turned, values, turned, *_with_other_numbers(name, values)]
             if fault.family == "N":
                 given += [*every, *refused, *[values, turned] * (_AGAIN // 2)]
+                # Before each changed call one of another shape, one of another dtype, and one that is refused.
+                before = itertools.cycle([*every, *refused] or [values])
+                given += [each for one in changed for each in (next(before), one)]
+                given += [each for one in changed for each in (*refused[:1], one)]
             works = [_on_device(function, list(each.values()), device) for each in given]
             both = functools.partial(_all_of, works)
             yield name, _on_a_thread(both) if fault.family == "O" else both
 
 
+def _refused(function: Any, values: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield those values of the first ones that PyTorch's CPU refuses."""
+    for given in itertools.islice(values, _TRIED):
+        try:
+            call(function, [_placed(value, "cpu") for value in given.values()])
+        except Exception:  # each function refuses in its own way
+            yield given
+
+
 def _turned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.flip(tuple(range(tensor.dim()))) if tensor.is_floating_point() and tensor.numel() > 1 else tensor
+    """Return the values in reverse order, with the last one twice: a sum over them is another one."""
+    if tensor.numel() < 2 or tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        return tensor
+    turned = tensor.flip(tuple(range(tensor.dim()))).contiguous()
+    turned.view(-1)[-1] = turned.view(-1)[0]
+    return turned
+
+
+def _with_other_numbers(name: str, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the values with another number in each place that takes any."""
+    for argument in overload(name)._schema.arguments:
+        if kind_name(argument) in ("number", "float"):
+            yield from ({**values, argument.name: other} for other in alternatives(values[argument.name], "number"))
 
 
 def _all_of(works: list[Callable[[], Any]]) -> list[Any]:
@@ -240,8 +330,14 @@ def _safely(values: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _on_device(function: Any, values: list[Any], device: str) -> Callable[[], Any]:
+    makes = not any(True for _ in databases.tensors_of(values))
+    arguments = function._schema.arguments
+
     def work() -> Any:
-        placed = [_placed(value, device) for value in values]
+        placed = [
+            torch.device(device) if makes and argument.name == "device" else _placed(value, device)
+            for argument, value in zip(arguments, values, strict=True)
+        ]
         result = call(function, placed)
         return result, _sharing(placed, result), placed
 

@@ -10,6 +10,12 @@ import torch
 
 #: Overloads that give memory without values, or that every call needs. A fault in them breaks everything at once.
 _PLUMBING = ("aten::empty", "aten::set_", "aten::resize_", "aten::record_stream", "aten::_has_compatible")
+#: Operators whose results are vectors, and those whose results have no dimension: these have no row and no second axis.
+VECTORS = frozenset(
+    f"aten::{name}"
+    for name in ("linspace", "logspace", "arange", "range", "bincount", "histc", "randperm", "mv", "addmv", "masked_select")
+)  # fmt: skip
+SCALARS = frozenset(f"aten::{name}" for name in ("dot", "vdot", "equal", "_local_scalar_dense", "is_set_to"))
 #: Parts of the names of kernels that belong to other libraries or to the CPU alone.
 _FOREIGN = ("mkldnn", "cudnn", "miopen", "_for_cpu", "fbgemm", "quantized")
 #: Dispatch keys of the implementations that PyTorch shares between all devices.
@@ -108,6 +114,13 @@ def _forms(operator: str) -> list[str]:
 def draws(name: str) -> bool:
     """Return whether an overload draws random numbers."""
     return torch.Tag.nondeterministic_seeded in overload(name).tags
+
+
+def is_index(kernel: str, place: int) -> bool:
+    """Return whether a result of a kernel is a tensor of indices, by its name: that of an output, or of a return."""
+    outs = [argument.name for argument in schema(kernel).arguments if is_written(argument)]
+    names = [item.name or (outs[at] if at < len(outs) else "") for at, item in enumerate(schema(kernel).returns)]
+    return place < len(names) and names[place] in ("indices", "index", "inverse_indices", "counts")
 
 
 def is_written(argument: Any) -> bool:

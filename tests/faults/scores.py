@@ -13,7 +13,7 @@ from .judging import End, Judged
 #: The 97.5th percentile of the normal distribution.
 _Z = 1.959964
 #: The ends of live faults.
-_ENDS = [end for end in End if end is not End.UNPROVEN]
+_ENDS = [end for end in End if end not in (End.UNPROVEN, End.IMPOSSIBLE)]
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,11 @@ def _score(live: Sequence[Judged]) -> Score:
 
 
 def report(results: Sequence[Judged], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that was measured as data."""
+    """Return everything that was measured as data. What no legal call can show is in no figure."""
+    every, results = results, possible(results)
     return {
         **facts,
+        "impossible": len(every) - len(results),
         "reached": over_reached(results).as_plain(),
         "public": over_public(results).as_plain(),
         "standard": by_standard(results).as_plain(),
@@ -103,12 +105,18 @@ def report(results: Sequence[Judged], facts: dict[str, Any]) -> dict[str, Any]:
             for family in FAMILIES
             if (mine := [item for item in results if item.fault.family == family])
         },
-        "faults": [item.as_plain() for item in results],
+        "faults": [item.as_plain() for item in every],
     }
+
+
+def possible(results: Sequence[Judged]) -> list[Judged]:
+    """Return the faults that a legal call can show."""
+    return [item for item in results if item.end is not End.IMPOSSIBLE]
 
 
 def markdown(results: Sequence[Judged], facts: dict[str, Any]) -> str:
     """Return the same as a page: scores, and the survivors with their reasons."""
+    every, results = results, possible(results)
     lines = [
         "# Generated faults",
         "",
@@ -144,4 +152,6 @@ def markdown(results: Sequence[Judged], facts: dict[str, Any]) -> str:
     ]
     lines += ["", "## Unproven", ""]
     lines += [f"* `{item.fault}`" for item in sorted(results, key=lambda i: str(i.fault)) if not item.shown.live]
+    lines += ["", "## Out of the population", "", "No legal call can show these; they are in no figure.", ""]
+    lines += [f"* `{item.fault}`: {item.reason}" for item in every if item.end is End.IMPOSSIBLE]
     return "\n".join(lines) + "\n"

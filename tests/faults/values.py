@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -33,23 +34,28 @@ def over_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
 def with_change(
     values: dict[str, Any], name: str, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the values with ``change`` applied to one argument, or to each in turn where none has this name."""
-    names = [name] if is_tensors(values.get(name)) else [key for key, value in values.items() if is_tensors(value)]
-    for key in names:
+    """Yield the values with ``change`` applied to one argument, to each other one in turn, and to all of them.
+
+    A public function may have another name for the argument of its kernel: ``copy_`` writes ``self``, and
+    ``_copy_from`` writes ``dst``.
+    """
+    names = [key for key, value in values.items() if is_tensors(value)]
+    names.sort(key=lambda key: key != name)
+    for chosen in dict.fromkeys([*((key,) for key in names), tuple(names)]):
         try:
-            yield {**values, key: over_tensors(values[key], change)}
+            yield {**values, **{key: over_tensors(values[key], change) for key in chosen}}
         except (RuntimeError, IndexError):
             continue
 
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the same values with a gap after each element."""
+    """Return the same values with a gap before each element, and so with an offset."""
     if not tensor.dim():
         return tensor
     wide = torch.empty(*tensor.shape[:-1], tensor.shape[-1] * 2, dtype=tensor.dtype)
-    wide[..., ::2].copy_(tensor)
-    wide[..., 1::2].copy_(tensor.flip(-1))
-    return wide[..., ::2]
+    wide[..., 1::2].copy_(tensor)
+    wide[..., ::2].copy_(tensor.flip(-1))
+    return wide[..., 1::2]
 
 
 def offset(tensor: torch.Tensor) -> torch.Tensor:
@@ -60,8 +66,25 @@ def offset(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def expanded(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same shape whose first dimension repeats its first element."""
-    return tensor[:1].expand(tensor.shape) if tensor.dim() and tensor.shape[0] > 1 else tensor
+    """Return a tensor of the same shape whose first dimension of several elements repeats its first one."""
+    dim = next((dim for dim, size in enumerate(tensor.shape) if size > 1), None)
+    return tensor if dim is None else tensor.narrow(dim, 0, 1).expand(tensor.shape)
+
+
+def without_dims(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the first element, without dimensions."""
+    return tensor.reshape(-1)[:1].reshape(()) if tensor.numel() else tensor
+
+
+def filled(values: dict[str, Any], optional: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the values with tensors in the place of optional ones: of the shape of the first, and of one of its sizes."""
+    absent = [name for name in optional if values.get(name) is None and name in values]
+    first = next((tensor for value in values.values() for tensor in tensors_of(value)), None)
+    if first is None or not absent:
+        return
+    for shape in dict.fromkeys([tuple(first.shape), *((size,) for size in first.shape)]):
+        dtype = first.dtype if first.is_floating_point() else torch.float32
+        yield {**values, **{name: torch.linspace(0.5, 1.75, math.prod(shape)).to(dtype).view(shape) for name in absent}}
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
@@ -160,8 +183,18 @@ def alternatives(value: Any, kind: str) -> Iterator[Any]:
         yield from ("floor", "trunc", "tanh", "none")
 
 
+#: Numbers that say how long a result is.
+_COUNTS = ("steps", "n", "window_length", "minlength", "end", "k", "size", "shape", "output_size")
+
+
 def long_axes(values: dict[str, Any], length: int) -> Iterator[dict[str, Any]]:
     """Yield the values with one size after another beyond a length, in all tensors and lists of sizes that have it."""
+    for name in _COUNTS:
+        if type(values.get(name)) is int and length < _MOST:
+            yield {**values, name: length}
+        elif isinstance(values.get(name), (list, tuple)):
+            for at in range(len(values[name])):
+                yield {**values, name: [length if place == at else size for place, size in enumerate(values[name])]}
     given = [tensor for value in values.values() for tensor in tensors_of(value)]
     for size in dict.fromkeys(size for tensor in given for size in tensor.shape if size > 0):
         with contextlib.suppress(_TooLarge, RuntimeError):

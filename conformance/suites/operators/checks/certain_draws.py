@@ -28,6 +28,8 @@ _ODD = 1.2345678
 _INF = float("inf")
 #: Numbers of a draw in which something rare occurs.
 _MANY = 100_003
+#: A prime beyond 2^12, with numbers behind it.
+_LONG = 4159
 #: Input, other arguments and keywords of a call.
 Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
 #: A ratio of draws that is so near to the spread follows it; it is exact within so many roundings.
@@ -53,7 +55,7 @@ def _compare(cell: Cell, sample: Call) -> None:
     usual = attempt(call, cell.info, sample.on(HOST)).value
     if not isinstance(usual, torch.Tensor):
         return
-    others = () if sample.arrangement else forms.others(cell.info, sample, usual)
+    others = forms.others(cell.info, sample, usual)
     for form in (sample, *others):
         try:
             expected = plain(perform(call, cell.info, form.on(HOST)))
@@ -121,6 +123,9 @@ def _normal() -> Iterator[Arguments]:
     yield means, (0.0,), {}
     yield torch.tensor(_ODD), (torch.zeros(4),), {}
     yield _numbers(6, 4), (torch.zeros(4),), {}
+    for shape in ((_LONG,), (_LONG, 1), (1, _LONG)):
+        yield _numbers(*shape), (0.0,), {}
+        yield _numbers(*shape), (torch.zeros(shape),), {}
 
 
 def _one_hot() -> Iterator[Arguments]:

@@ -28,6 +28,7 @@ from conformance.suites.operators.inputs.comparing import check_supported
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle
 from conformance.suites.operators.judge.promises import promises_refusal
+from conformance.suites.threads import on_a_thread
 
 from . import wrong_calls
 
@@ -218,9 +219,22 @@ def _is_close(written: torch.Tensor, expected: torch.Tensor) -> bool:
 def _check_arrangements(cell: Cell, sample: Call) -> None:
     """Compare results for inputs in other arrangements of memory, where the host's kernel takes these."""
     for arranged in arrangements.for_kernels(sample):
-        # A refusal is a note: PyTorch promises no arrangement for a kernel that no public function names.
-        said, exact = f"refused, {arranged.arrangement}: {cell.info.op}", oracle_of(cell.info.op, arranged)
-        check_supported(cell, arranged, "kernels", said, exact, functools.partial(variants.is_sound, cell, arranged))
+        _check_arranged(cell, arranged)
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            for arranged in arrangements.for_kernels_elsewhere(elsewhere):
+                _check_arranged(cell, arranged)
+
+    elsewhere = sample.named(change="on another thread, without gradients")
+    on_a_thread(work)
+
+
+def _check_arranged(cell: Cell, arranged: Call) -> None:
+    # A refusal is a note: PyTorch promises no arrangement for a kernel that no public function names.
+    said, exact = f"refused, {arranged.arrangement}: {cell.info.op}", oracle_of(cell.info.op, arranged)
+    check_supported(cell, arranged, "kernels", said, exact, functools.partial(variants.is_sound, cell, arranged))
 
 
 def oracle_of(function: Any, sample: Call) -> Oracle:

@@ -24,6 +24,8 @@ from conformance.suites.operators.calls.facts import facts
 
 #: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
 _OFFSET = 3
+#: First tensors of a call that are expanded in turn, while the others have gaps.
+_MIXED = 3
 #: What arranges one tensor in another way.
 Change = Callable[[torch.Tensor], torch.Tensor]
 #: Key under which an arrangement keeps the sample of which it is one. Weak, as that sample keeps its arrangements.
@@ -186,6 +188,46 @@ def of(info: Any, sample: Call, names: Collection[str] = (), *, operands_only: b
             yield found
 
 
+def mixed(info: Any, sample: Call) -> Iterator[Call]:
+    """Yield the sample with one of its first tensors expanded in turn, and all others with gaps and an offset."""
+    if facts(info.name).open_for_repeated or op_class(info) is OpClass.ITERATIVE:
+        return
+    written = sample.found_out(("written", info.op), lambda: _written(info, sample))
+    for number, chosen in enumerate(sample.tensors[:_MIXED]):
+        if not _is_value(info, sample, chosen) or any(chosen is each for each in written):
+            continue
+
+        def change(leaf: torch.Tensor, chosen: torch.Tensor = chosen) -> torch.Tensor:
+            return _of_several(leaf) if leaf is chosen else with_gaps(leaf)
+
+        if (found := _arranged_each(sample, f"input {number} expanded, the others with gaps", change)) is not None:
+            yield found
+
+
+def _of_several(leaf: torch.Tensor) -> torch.Tensor:
+    """Return the tensor expanded along its first dimension of several entries."""
+    dim = next((dim for dim, size in enumerate(leaf.shape) if size > 1), 0)
+    return _expanded(leaf, dim)
+
+
+def _arranged_each(sample: Call, name: str, change: Change) -> Call | None:
+    """Return the sample with each strided tensor changed by what it is; None if none changes."""
+    changed: list[bool] = []
+    memo: dict[int, torch.Tensor] = {}
+
+    def arrange(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_quantized:
+            return leaf
+        if id(leaf) not in memo:
+            found = change(leaf).detach()
+            changed.append(found is not leaf and _is_arranged(found))
+            memo[id(leaf)] = found.requires_grad_() if leaf.requires_grad else found
+        return memo[id(leaf)]
+
+    arguments = mapped(sample.arguments, arrange)
+    return replace(sample.with_arguments(arguments), arrangement=name) if any(changed) else None
+
+
 def _written(info: Any, sample: Call) -> list[torch.Tensor]:
     """Return the tensors that the plain call writes, such as the running means of batch_norm.
 
@@ -208,9 +250,30 @@ def _is_value(info: Any, sample: Call, leaf: torch.Tensor) -> bool:
     """Return whether a tensor holds values or a mask, or indices that may repeat."""
     if leaf is sample.input or leaf.is_floating_point() or leaf.is_complex() or leaf.dtype is torch.bool:
         return True
-    if leaf.dtype is torch.int64 and facts(info.name).equal_indices:
+    known = facts(info.name)
+    if leaf.dtype is torch.int64 and (known.equal_indices or (known.accumulates and _accumulates(sample))):
         return True
-    return is_a(info, "BinaryUfuncInfo")
+    return is_a(info, "BinaryUfuncInfo") or _name_of(info, sample, leaf) in _OF_VALUES
+
+
+#: Names of arguments that hold values, also where these are integers.
+_OF_VALUES = frozenset(("source", "src", "value", "values", "weight", "weights", "other", "tensor1", "tensor2"))
+
+
+def _accumulates(sample: Call) -> bool:
+    """Return whether a call adds up what it writes to one place; the flag is the third argument, or named."""
+    return bool(sample.kwargs.get("accumulate", sample.args[2] if len(sample.args) > 2 else False))
+
+
+def _name_of(info: Any, sample: Call, leaf: torch.Tensor) -> str:
+    """Return the name of the argument that a tensor is, by the schema of the operator; "" if it is not known."""
+    named = next((name for name, value in sample.kwargs.items() if value is leaf), "")
+    place = next((place for place, value in enumerate(sample.args) if value is leaf), None)
+    if named or place is None:
+        return named
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}")
+    names = {schema.arguments[place + 1].name for schema in schemas if len(schema.arguments) > place + 1}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _of_products(info: Any, sample: Call, leaf: torch.Tensor) -> bool:
@@ -222,19 +285,35 @@ def _of_products(info: Any, sample: Call, leaf: torch.Tensor) -> bool:
 def for_kernels(sample: Call) -> Iterator[Call]:
     """Yield arrangements for kernels that check no argument: what they read or write stays in a tensor's memory.
 
-    Indices keep their arrangement, but for an offset, because such a kernel writes where they point.
+    Beside an index lies another one, because such a kernel writes where they point.
     """
-    changes = {
-        "with a storage offset": with_offset,
-        "non-contiguous": with_gaps,
-        "transposed in memory": transposed,
-        "expanded": expanded_first,
-    }
-    for name, change in changes.items():
-        takes_all = change is with_offset
-        takes = lambda leaf, takes_all=takes_all: takes_all or leaf.is_floating_point()  # noqa: E731
-        if (found := _arranged(sample, name, change, takes)) is not None:
+    for name, change in {"with a storage offset": with_offset, "transposed in memory": transposed}.items():
+        if (found := _arranged(sample, name, change, lambda leaf: True)) is not None:
             yield found
+
+
+def for_kernels_elsewhere(sample: Call) -> Iterator[Call]:
+    """Yield further arrangements for such kernels: gaps, and tensors that are expanded beside others with gaps."""
+    values = [tensor for tensor in sample.tensors if tensor.is_floating_point() and tensor.dim()]
+    choices: list[tuple[str, list[torch.Tensor]]] = [("non-contiguous", [])]
+    if values:
+        choices.append(("expanded", values[:1]))
+    if len(values) > 1:
+        choices.append(("the first one non-contiguous, the others expanded", values[1:]))
+    for name, expanded in choices:
+
+        def change(leaf: torch.Tensor, expanded: list[torch.Tensor] = expanded) -> torch.Tensor:
+            return _of_several(leaf) if any(leaf is each for each in expanded) else _with_safe_gaps(leaf)
+
+        if (found := _arranged_each(sample, name, change)) is not None:
+            yield found
+
+
+def _with_safe_gaps(leaf: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with gaps; between indices lie the same ones in reverse order."""
+    if leaf.is_floating_point() or leaf.is_complex() or leaf.dim() == 0 or leaf.numel() < 2:
+        return with_gaps(leaf)
+    return torch.stack((leaf.flip(-1), leaf), -1).flatten(-2)[..., 1::2]
 
 
 def dense_of(sample: Call) -> Call:

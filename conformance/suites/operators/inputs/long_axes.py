@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
+
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import tensors
@@ -16,7 +18,7 @@ from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
-from . import large, variants
+from . import large, tiers
 from .comparing import check_call
 from .families import Stage, source
 from .kinds import of_other_sizes
@@ -24,8 +26,12 @@ from .widths_of_one import with_all_but_one
 
 #: Numbers from 9560 on are no numbers of other samples.
 _NUMBER = 9560
-#: A prime beyond 2^12. Batches and channels of more than 65,535 have samples of their own.
-_ROWS = 4099
+#: Rows beyond 2^12, with some behind it; a prime. Batches and channels of more than 65,535 have samples of their own.
+_ROWS = 4159
+#: Rows beyond 2^16, for functions of single elements, whose other axes are 1.
+_MANY = 65_599
+#: Dimensions of an image.
+_DIMS = 4
 #: Elements of the largest input and of the largest output.
 _MOST = 1 << 16
 #: Rows by which the elements of a row are measured.
@@ -34,20 +40,66 @@ _TRIED = 16
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, once=True, fixed=True)
 def long_axes(cell: Cell) -> Iterator[Call]:
-    """Yield a representative sample with each axis long in turn."""
+    """Yield a representative sample with each axis long in turn, and one whose result has the most dimensions."""
     sample = of_other_sizes(cell)
     if sample is None or cell.op_class is OpClass.ITERATIVE:
         return
-    # The database gives vectors to functions of single elements; these have kernels for images too.
-    image = variants.image_of(cell) if sample.input.dim() == 1 else None
-    given = sample if image is None else image
-    for dim in range(given.input.dim()):
-        if (found := _long(cell, given, dim)) is not None:
-            yield replace(found, number=_NUMBER + dim, source=f"a long axis {dim}")
+    if images := list(_images(cell)):
+        yield from images
+        return
+    number = _NUMBER
+    for given in [sample, *_of_most_dims(cell, sample)]:
+        for dim in range(given.input.dim()):
+            if (found := _long(cell, given, dim)) is not None:
+                yield replace(found, number=number, source=f"a long axis {dim}")
+                number += 1
+
+
+def _images(cell: Cell) -> Iterator[Call]:
+    """Yield samples of four dimensions for a function of single elements, one of which is long: all its values differ.
+
+    The database gives vectors to these functions, which have kernels for images too.
+    """
+    # A polynomial of high degree takes a hundred times as long as a product.
+    rows = _ROWS if cell.op_class is OpClass.SPECIAL else _MANY
+    for dim in (0, 1, _DIMS - 1):
+        shape = [1] * _DIMS
+        shape[dim] = rows
+        image = tiers.image(cell.info, cell.dtype, shape)
+        made = host_call(cell.info.op, image) if image is not None else None
+        if image is not None and made is not None and made.error is None and not made.draws:
+            yield replace(image, number=_NUMBER + dim, source=f"a long axis {dim}")
+
+
+def _of_most_dims(cell: Cell, first: Call) -> list[Call]:
+    """Return another sample whose result has more dimensions than that of the first, such as a sum along one."""
+    dims = {id(sample): _dims(cell, sample) for sample in (first, *cell.fixed)}
+    best = max(cell.fixed, key=lambda sample: (dims[id(sample)], sample.elements))
+    fits = isinstance(best.input, torch.Tensor) and large.fits(best) and best.input.numel() > 0
+    return [best] if fits and dims[id(best)] > dims[id(first)] else []
+
+
+def _dims(cell: Cell, sample: Call) -> int:
+    made = host_call(cell.info.op, sample)
+    return max((tensor.dim() for tensor in tensors(made.value)), default=0) if made.error is None else 0
 
 
 def _long(cell: Cell, sample: Call, dim: int) -> Call | None:
     short = with_all_but_one(cell, sample, dim) or sample
+    found = _grown(cell, short, dim)
+    if found is not None and short is not sample and _points_nowhere(cell, found):
+        # Of one element, each index is 0, which is also what is in memory that nobody wrote.
+        return _grown(cell, sample, dim) or found
+    return found
+
+
+def _points_nowhere(cell: Cell, sample: Call) -> bool:
+    """Return whether a result of indices has the index 0 alone."""
+    made = [t for t in tensors(host_call(cell.info.op, sample).value) if t.dtype is torch.int64 and t.numel()]
+    return any(not bool(tensor.any()) for tensor in made)
+
+
+def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
     for growth in large.growths(short):
         if growth[0] != dim:
             continue

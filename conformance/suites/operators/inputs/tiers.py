@@ -54,14 +54,14 @@ def ragged_matrices(info: Any, dtype: torch.dtype) -> list[Call]:
     return found
 
 
-def image(info: Any, dtype: torch.dtype) -> Call | None:
-    """Return a sample of four dimensions for a unary or binary operator: the database has vectors for many of them."""
+def image(info: Any, dtype: torch.dtype, shape: Sequence[int] = _IMAGE) -> Call | None:
+    """Return a sample of this shape for a unary or binary operator: the database has vectors for many of them."""
     build = _builder(info)
     if build is None:
         return None
-    first, rest, named = build(info, dtype, math.prod(_IMAGE))
-    args = tuple(tensor.reshape(_IMAGE) for tensor in rest)
-    return Call(1600, first.reshape(_IMAGE), args, named, source="an image")
+    first, rest, named = build(info, dtype, math.prod(shape))
+    args = tuple(tensor.reshape(shape) for tensor in rest)
+    return Call(1600, first.reshape(shape), args, named, source="an image")
 
 
 def _builder(info: Any) -> Build | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -72,8 +72,13 @@ def rearranged(cell: Cell, sample: Call, names: Collection[str] = ()) -> None:
 
     The memory between the elements of an input, and beside them, stays what it was.
     """
+    check_arranged(cell, arrangements.of(cell.info, sample, names))
+
+
+def check_arranged(cell: Cell, calls: Iterable[Call]) -> None:
+    """Check calls whose inputs lie in memory in other ways."""
     excused = is_excused(cell.info, "test_noncontiguous_samples")
-    for strided in arrangements.of(cell.info, sample, names):
+    for strided in calls:
         device, host_attempt = cell.on(strided), host_call(cell.info.op, strided)
         device_attempt = attempt(execution.execute, cell.info, device)
         if excused or host_attempt.error is not None:
