@@ -48,6 +48,7 @@ from tests.faults.fault import Hits
 from tests.faults.overriding import overridden
 from tests.faults.population import KINDS
 
+from . import programs
 from . import run as instrument
 from .programs import PROGRAMS
 
@@ -304,6 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("blame-report"), help="folder for peers.jsonl")
     options = parser.parse_args(arguments)
     bench.loaded()
+    programs.load()
     forks.prepare()
     flags = {
         copy.task.program: copy.messages[0]

@@ -14,6 +14,20 @@ PROGRAMS: dict[str, Program] = {}
 _TEXT = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 
 
+#: Models of transformers that the programs train. Their modules take seconds to import.
+MODELS = ("LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", "T5ForConditionalGeneration", "MixtralForCausalLM",
+          "MambaForCausalLM", "GemmaForCausalLM", "ViTForImageClassification",
+          "WhisperForConditionalGeneration")  # fmt: skip
+
+
+def load() -> None:
+    """Import what the programs need, so that forked copies do not."""
+    import transformers
+
+    for name in MODELS:
+        getattr(transformers, name)
+
+
 def program(function: Program) -> Program:
     """Register a program under the name of its function."""
     PROGRAMS[function.__name__] = function

@@ -33,6 +33,7 @@ from tests.faults.population import KINDS
 from tests.faults.recording import Recorder
 from tests.faults.scores import wilson
 
+from . import programs
 from .programs import PROGRAMS
 
 #: Families of faults that change what a kernel computes. Refusals (G) and derivative rules (F) are no kernels' results.
@@ -175,6 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the scores, and every miss. Return 1 if a healthy device is blamed."""
     options = _options(arguments)
     bench.loaded()
+    programs.load()
     forks.prepare()
     names = options.program or sorted(PROGRAMS)
     flags = {}
