@@ -20,7 +20,17 @@ from conformance.coverage.flags import dtypes_of
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
 from .overloads import SCALARS, VECTORS, is_written, kind_of, operator_of, schema
 from .overriding import Behaviour, Call
-from .values import alternatives, expanded, is_tensors, long_axes, offset, over_tensors, strided, with_change, without_dims
+from .values import (
+    alternatives,
+    expanded,
+    is_tensors,
+    long_axes,
+    offset,
+    over_tensors,
+    strided,
+    with_change,
+    without_dims,
+)
 
 #: Separates the detail of a kind from the word of a condition.
 _SEPARATOR = " | "

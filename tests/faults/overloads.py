@@ -13,7 +13,9 @@ _PLUMBING = ("aten::empty", "aten::set_", "aten::resize_", "aten::record_stream"
 #: Operators whose results are vectors, and those whose results have no dimension: these have no row and no second axis.
 VECTORS = frozenset(
     f"aten::{name}"
-    for name in ("linspace", "logspace", "arange", "range", "bincount", "histc", "randperm", "mv", "addmv", "masked_select")
+    for name in (
+        "linspace", "logspace", "arange", "range", "bincount", "histc", "randperm", "mv", "addmv", "masked_select",
+    )
 )  # fmt: skip
 SCALARS = frozenset(f"aten::{name}" for name in ("dot", "vdot", "equal", "_local_scalar_dense", "is_set_to"))
 #: Parts of the names of kernels that belong to other libraries or to the CPU alone.

@@ -77,7 +77,7 @@ def without_dims(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def filled(values: dict[str, Any], optional: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the values with tensors in the place of optional ones: of the shape of the first, and of one of its sizes."""
+    """Yield the values with tensors in place of optional ones: of the shape of the first, and of one of its sizes."""
     absent = [name for name in optional if values.get(name) is None and name in values]
     first = next((tensor for value in values.values() for tensor in tensors_of(value)), None)
     if first is None or not absent:
