@@ -144,7 +144,15 @@ def _with_scalar(device, two):
         "in place": host - 2,
         "assigned": torch.full_like(host, 2.0),
     }
+    found["in turn"], expected["in turn"] = _written_in_turn(values.clone()), 3 * torch.arange(1.0, 66.0) + 1
     return {name: (found[name], right) for name, right in expected.items()}
+
+
+def _written_in_turn(tensor):
+    """Write a number of the host to each element, without a wait in between: each call has a number of its own."""
+    for place in range(len(tensor)):
+        tensor[place] = 3.0 * (place + 1) + 1
+    return tensor
 
 
 @case("accelerator.laws.accumulated_gradients", requires=_computes("mul", "sum", mode=Mode.TRAINING))

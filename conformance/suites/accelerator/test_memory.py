@@ -109,6 +109,13 @@ def test_empty_cache_keeps_values(accelerator, device):
 
     for step, tensor in zip((0, 2, 3), kept, strict=True):
         assert bool((tensor.cpu() == step).all()), f"empty_cache() changed the values of tensor {step}"
+    for step in range(4):  # work that nobody has waited for
+        written = fill(device, 65537, step)
+        written[:513] = fill(device, 513, step + 7)
+        accelerator.empty_cache()
+        values = written.cpu()
+        assert bool((values[:513] == step + 7).all()), "empty_cache() changed what was written before it"
+        assert bool((values[513:] == step).all()), "empty_cache() changed the values of queued work"
     assert all(bool((tensor.cpu() == 99).all()) for tensor in fresh)
 
 

@@ -261,6 +261,8 @@ def test_state_saved(accelerator, device):
         accelerator.set_rng_state(copy)
         drawn = torch.randn(129, device=device)
         assert differing(drawn, expected) == 0, "a copied state does not restore the generator"
+        again = torch.randn(129, device=device)
+        assert differing(again, expected) > 0, "the first draw behind set_rng_state() does not move the state on"
 
 
 @case("accelerator.rng.state_not_consumed", requires=[RNG_STATE])

@@ -112,5 +112,10 @@ def test_only_one(check, device, rank, group):
     dist.all_reduce(mine, group=alone)
     dist.broadcast(mine, rank, group=alone)
     dist.barrier(group=alone)
+    gathered, scattered = torch.zeros_like(mine), torch.zeros_like(mine)
+    dist.all_gather_into_tensor(gathered, mine, group=alone)
+    dist.reduce_scatter_tensor(scattered, mine, group=alone)
 
     check.equal(mine.item(), rank + 0.5, "the tensor")
+    check.equal(gathered.item(), rank + 0.5, "the gathered tensor")
+    check.equal(scattered.item(), rank + 0.5, "the reduced and scattered tensor")

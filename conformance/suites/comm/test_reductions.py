@@ -141,15 +141,20 @@ def test_layout(check, device, layout, rank, world_size, group):
 @case("comm.reduce", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"op": ("sum", "max"), "dtype": DTYPES},
       world_size=WORLDS)  # fmt: skip
 def test_reduce(case, check, device, op, dtype, rank, world_size, group):
-    """A reduce gives any root the host's reduction."""
-    inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype), op)
-
-    for root in range(world_size):
+    """A reduce gives any root the host's reduction, also by an operation of the same kind, on a group of one too."""
+    for name in (op, {"sum": "product", "max": "min"}[op]):
+        inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype), name)
+        for root in range(world_size):
+            buffer = inputs[rank].to(device, copy=True)
+            dist.reduce(buffer, root, OPS[name])
+            if rank == root:
+                check_reduced(check, buffer, inputs, name)
+            check.that(True, "took part")  # ranks other than the root have nothing to compare
+    if dtype == "float32" and world_size == min(WORLDS):
+        alone = [dist.new_group([number]) for number in range(world_size)][rank]
         buffer = inputs[rank].to(device, copy=True)
-        dist.reduce(buffer, root, OPS[op])
-        if rank == root:
-            check_reduced(check, buffer, inputs, op)
-        check.that(True, "took part")  # ranks other than the root have nothing to compare
+        dist.reduce(buffer, rank, OPS[op], group=alone)
+        check.equal(buffer.cpu(), inputs[rank], "what a group of one rank reduces")
 
 
 @case("comm.reduce_scatter", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": ("1", "256k3")},

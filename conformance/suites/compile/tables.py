@@ -52,6 +52,19 @@ def _written(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def _added_to_itself(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return a copy whose rows at these indices are added to themselves."""
+    found = x.clone()
+    found[index[:4]] = found[index[:4]] + found[index[:4]]
+    return found
+
+
+def _signs(operands: Operands) -> torch.Tensor:
+    """Return rows of 576 numbers 1 and -1 in turn, computed: their mean is 0, and their variance 1."""
+    parity = (operands.integers[:, :8] % 2).to(torch.float32) * 2 - 1
+    return parity.flatten().repeat(2, 8)
+
+
 #: (name, operator, dtype, function)
 EXACT: tuple[tuple[str, str, str, Function], ...] = (
     ("round", "round", "float32", lambda o: torch.round(o.halves)),
@@ -116,6 +129,23 @@ WRITING: tuple[tuple[str, str, str, Function], ...] = (
     ("writes at negative indices", "index_put", "float32", lambda o: _written(o.halves, o.index)),
     ("sums at negative indices", "index_put", "float32",
      lambda o: o.halves.index_put((o.index,), o.halves, accumulate=True)),
+)  # fmt: skip
+
+#: Exact functions of computed values, each of several operators that a compiler joins. The place of the smallest truth
+#: value is left out: inductor 2.13 gives 0 for it on the host.
+CHAINED: tuple[tuple[str, str, str, Function], ...] = (
+    ("sum of the differences of pairs", "sum", "float32",
+     lambda o: (o.halves[0][:, None] - o.halves[1][None, :]).sum()),
+    ("sum of the products of pairs", "sum", "float32", lambda o: (o.halves[0][:, None] * o.halves[8][None, :]).sum(0)),
+    ("variance of a long row", "var", "float32", lambda o: torch.round(8 * _signs(o).var(-1, correction=0))),
+    ("mean and variance of a long row", "var_mean", "float32",
+     lambda o: torch.round(8 * torch.stack(torch.var_mean(_signs(o), -1, correction=0))).abs()),
+    ("place of the largest truth value", "max.reduction_with_dim", "bool",
+     lambda o: (o.integers > o.integers[5]).max(0, keepdim=True).indices),
+    ("place of the largest integer", "argmax", "int64", lambda o: (o.integers * 3 + o.divisors).argmax(0)),
+    ("rows added to themselves", "index_put", "float32", lambda o: _added_to_itself(o.halves, o.index)),
+    ("largest of the larger row", "amax", "float32", lambda o: torch.maximum(o.halves, o.halves.t() + 1).amax((0, 1))),
+    ("running sums of products", "cumsum", "float32", lambda o: (o.halves * 2).cumsum(-1)),
 )  # fmt: skip
 
 #: Exact functions whose zeros have a sign that PyTorch defines: it is copied or taken from the other operand.

@@ -252,7 +252,7 @@ def test_special(accelerator, declaration, check, device):
 
     for what, actual, wanted in zip(_ELEMENTWISE, found, all_of(left, right), strict=True):
         _check_same(check, what, actual.cpu(), wanted)
-    for table in (tables.EXACT, tables.WRITING):
+    for table in (tables.EXACT, tables.WRITING, tables.CHAINED):
         _check_exact(accelerator, declaration, check, device, table)
 
 

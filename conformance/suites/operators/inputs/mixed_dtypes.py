@@ -1,4 +1,4 @@
-"""Operands of two dtypes: integers of unlike width and sign, and integers beside floating-point numbers.
+"""Operands of two dtypes, also in a list: integers of unlike width and sign, and integers beside fractions.
 
 PyTorch promotes both to one dtype first. A kernel that compares bytes, or promotes by the first operand, is right for
 equal dtypes. The values are at the ends of the dtypes, and every pair of them is in one call.
@@ -7,7 +7,8 @@ equal dtypes. The values are at the ends of the dtypes, and every pair of them i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -22,7 +23,8 @@ from .families import source
 
 #: Numbers from 8000 on are no numbers of other samples.
 _NUMBER = 8000
-_VALUES = {
+_Numbers = tuple[float, ...]
+_VALUES: dict[torch.dtype, _Numbers] = {
     torch.bool: (False, True),
     torch.uint8: (0, 1, 2, 127, 128, 255),
     torch.int8: (0, 1, 2, 127, -128, -1),
@@ -32,6 +34,8 @@ _VALUES = {
     # Beside integers that float32 holds: the promotion to float32 rounds none.
     torch.float32: (0.5, -1.5, 255.0, -1.0, 3.0),
 }
+#: Numbers of every dtype but truth values, for functions that are not defined at the ends.
+_SMALL: _Numbers = (1, 2, 3)
 _PAIRS = (
     (torch.uint8, torch.int8),
     (torch.int8, torch.uint8),
@@ -41,7 +45,9 @@ _PAIRS = (
     (torch.int64, torch.int32),
     (torch.int64, torch.int16),
     (torch.float32, torch.int16),
+    (torch.float32, torch.int64),
     (torch.uint8, torch.float32),
+    (torch.int32, torch.float32),
 )
 
 
@@ -52,23 +58,30 @@ def compare(cell: Cell, sample: Call) -> None:
 
 @source(Mode.INFERENCE, compare, once=True, values=False)
 def mixed_dtypes(cell: Cell) -> Iterator[Call]:
-    """Yield calls of a function of two tensors with operands of two dtypes, which the device declares."""
-    if not is_a(cell.info, "BinaryUfuncInfo"):
+    """Yield calls of a function of two tensors, or of a list, with operands of two dtypes that the device declares."""
+    takes_list = bool(cell.fixed) and _is_list(cell.fixed[0].input)
+    if not is_a(cell.info, "BinaryUfuncInfo") and not takes_list:
         return
-    # The degree of a polynomial is a number of steps.
-    if facts(cell.info.name).open_at_ends or "polynomial" in cell.info.name:
+    if "polynomial" in cell.info.name:  # its degree is a number of steps
         return
+    # C leaves results open at the ends of integers, such as quotients by 0.
+    values = dict.fromkeys(_VALUES, _SMALL) if facts(cell.info.name).open_at_ends else _VALUES
     for order, pair in enumerate(_PAIRS):
         if all(kind in cell.info.dtypes and _is_declared(cell, kind) for kind in pair):
-            yield _sample(order, *pair)
+            sample = _sample(order, *pair, values)
+            yield replace(sample, input=[sample.input, *sample.args], args=()) if takes_list else sample
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, (list, tuple)) and all(isinstance(each, torch.Tensor) for each in given)
 
 
 def _is_declared(cell: Cell, dtype: torch.dtype) -> bool:
     return cell.check.dtypes is None or str(dtype).removeprefix("torch.") in cell.check.dtypes
 
 
-def _sample(order: int, first: torch.dtype, second: torch.dtype) -> Call:
-    left, right = zip(*itertools.product(_VALUES[first], _VALUES[second]), strict=True)
+def _sample(order: int, first: torch.dtype, second: torch.dtype, values: Mapping[torch.dtype, _Numbers]) -> Call:
+    left, right = zip(*itertools.product(values[first], values[second]), strict=True)
     tier = f"{first} and {second}".replace("torch.", "")
     operands = torch.tensor(left, dtype=first), torch.tensor(right, dtype=second)
     return Call(_NUMBER + order, operands[0], (operands[1],), {}, source=tier)

@@ -194,6 +194,10 @@ def _convolutions(dims: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...],
     yield (1, _TERMS, *ones), (2, _TERMS, *ones), 1
 
 
+#: Dimensions of an image.
+_PLANE = 2
+
+
 def _convolution(dims: int) -> Make:
     def make(dtype: torch.dtype) -> Iterator[Size]:
         if not dtype.is_floating_point:
@@ -202,6 +206,9 @@ def _convolution(dims: int) -> Make:
             bias = whole(weight[0], dtype=dtype)
             given = (_values(weight, dtype), bias)
             yield Size(_values(image, dtype), given, _named(groups=groups))
+        if dims == _PLANE:  # patches of an image with one channel
+            patches = whole(768, 1, 16, 16, dtype=dtype, most=1)
+            yield Size(whole(1, 1, 26, 26, dtype=dtype, most=1), (patches,), _named(stride=10))
 
     return make
 
@@ -373,6 +380,13 @@ def _index_put(dtype: torch.dtype) -> Iterator[Size]:
     if dtype.itemsize > 2:
         yield Size(whole(3, dtype=dtype), ((places(_EQUAL, 1) + 1,), positive(_EQUAL, dtype=dtype), True))
     yield Size(whole(_ROWS, 2, dtype=dtype), ((places(_ROWS, _ROWS),), whole(_ROWS, 2, dtype=dtype)))
+
+
+@sizes_of("__getitem__")
+def _picked(dtype: torch.dtype) -> Iterator[Size]:
+    # Rows that are picked from each of many images: the gradient writes them at their places.
+    yield Size(whole(300, 3, 2, dtype=dtype), ((slice(None), torch.tensor([2, 0, 1])),))
+    yield Size(whole(3, 300, 2, dtype=dtype), ((slice(None), places(299, 300)),))
 
 
 @sizes_of("flip")

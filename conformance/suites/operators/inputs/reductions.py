@@ -1,0 +1,63 @@
+"""Reductions over each kind of dimensions, of five of them, for values of one sign.
+
+The database's tensors have at most three dimensions and values of both signs. A kernel that keeps the padding of a
+tile, begins with a number of its own, or reduces a fixed number of dimensions is right for these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.classes import is_a
+from conformance.suites.operators.judge.cells import Cell
+
+from .comparing import check_call
+from .families import source
+
+#: Numbers from 9680 on are no numbers of other samples.
+_NUMBER = 9680
+_SHAPE = (2, 3, 1, 2, 5)
+#: Reductions along one dimension that the database does not count among its reductions.
+_ALONG_ONE = frozenset(("max.reduction_with_dim", "min.reduction_with_dim", "logsumexp", "aminmax", "median.dim"))
+
+
+@source(Mode.INFERENCE, check_call, fixed=True)
+def reductions(cell: Cell) -> Iterator[Call]:
+    """Yield calls along the last dimension, one in the middle, several, and all by their numbers."""
+    reduces = is_a(cell.info, "ReductionOpInfo")
+    if not reduces and cell.info.full_name not in _ALONG_ONE:
+        return
+    several: list[Any] = [(0, -1), tuple(range(len(_SHAPE)))] if getattr(cell.info, "supports_multiple_dims", 0) else []
+    kept = {"keepdim": True} if _keeps_dims(cell.info) else {}
+    for order, (dim, negative) in enumerate((dim, negative) for dim in (-1, 1, *several) for negative in (False, True)):
+        kwargs = kept if negative else {}
+        given = _values(cell.dtype, negative=negative)
+        yield Call(_NUMBER + order, given, (), {"dim": dim, **kwargs}, source="values of one sign in five dimensions")
+
+
+def _keeps_dims(info: Any) -> bool:
+    """Return whether the function has ``keepdim``; one without a signature has it, and its refusal is no sample."""
+    try:
+        return "keepdim" in inspect.signature(info.op).parameters
+    except (TypeError, ValueError):
+        return True
+
+
+def _values(dtype: torch.dtype, *, negative: bool) -> torch.Tensor:
+    """Return numbers between 0 and 1 without an order, or below -1; of integers and truth values, small ones."""
+    count = math.prod(_SHAPE)
+    steps = torch.arange(count) * 29 % count
+    if dtype is torch.bool:
+        return (steps % 7 > int(negative)).view(_SHAPE)
+    if not dtype.is_floating_point and not dtype.is_complex:
+        signed = dtype.is_signed and negative
+        return ((steps % 3 + 1) * (-1 if signed else 1)).to(dtype).view(_SHAPE)
+    found = (steps + 1) / (count + 2)
+    return (-1 - found if negative else found).to(dtype).view(_SHAPE)
