@@ -182,7 +182,7 @@ def test_signal(accelerator, check, device, signal, pytestconfig, tmp_path):
     spec = pytestconfig.getoption("--accelerator")
     needs_devices(accelerator, device, 2)
 
-    job = launch(tmp_path, SIGNALLED, 2, forked=True, JOB_ACCELERATOR=spec, JOB_SIGNAL=signal)
+    job = launch(tmp_path, SIGNALLED, 2, JOB_ACCELERATOR=spec, JOB_SIGNAL=signal)
 
     check_identities(check, job, 0, 2)
     for rank in range(2):
