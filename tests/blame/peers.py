@@ -4,7 +4,8 @@ Every fault moves the end of a program. Each way names an operator, and takes ti
 
 * ``blame`` is this project's.
 * ``off`` switches operators off one by one: each runs on the host instead, until the end is close to the host's.
-* ``debug`` is PyTorch's DebugMode with its default hashes on both devices: the first line that differs.
+* ``debug`` is PyTorch's DebugMode with its default hashes on both devices, after a ``diff`` of the operators' names:
+  the first line whose hash differs by more than rounding.
 * ``msprobe`` judges each API that the program calls on the device's inputs, forward and backward, with the comparison
   and the thresholds of mindstudio-probe against the CPU in the next wider dtype. Its command ``msprobe acc_check`` runs
   on the devices npu and cuda alone. The first API with an error counts; it is right if the broken kernel ran in it.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import difflib
 import functools
 import importlib.util
 import itertools
@@ -40,7 +42,7 @@ from conformance.blame.recording import Recorder, Step
 from conformance.blame.runs import LocalRuns, Seen, ends_of
 from conformance.blame.verdict import Answer, blame
 from conformance.blame.watching import returned_by_host
-from conformance.numerics.trees import mapped, tensors
+from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.calls.kernels import base_name, named
 from tests.defects import bench
 from tests.faults import forks
@@ -53,6 +55,8 @@ from . import run as instrument
 from .programs import PROGRAMS
 
 HOST = torch.device("cpu")
+#: Relative difference up to which two norms are equal.
+_SAME_HASH = 1e-5
 #: Seconds of a processor for all ways on one fault.
 _LIMIT = 240
 
@@ -153,7 +157,10 @@ def _are_close(left: Any, right: Any) -> bool:
 
 
 def by_debug_mode(program: Program, device: torch.device, hits: Hits) -> Way:
-    """Hash every dispatched result on the device and on the host, and take the first line that differs."""
+    """Hash every dispatched result on the device and on the host, and take the first line that differs.
+
+    The two runs have other lines, so their operators are brought together as ``diff`` does. Hashes are norms.
+    """
     from torch.utils._debug_mode import DebugMode
 
     del hits
@@ -164,16 +171,25 @@ def by_debug_mode(program: Program, device: torch.device, hits: Hits) -> Way:
                 program.run(where)
             except Exception as error:  # what the program raises is a result
                 raised = f"raised {type(error).__name__}"
-        # The host makes no copies to the device.
-        logs.append([line for line in mode.logs if "_to_copy" not in str(getattr(line, "op", ""))])
+        logs.append([line for line in mode.logs if hasattr(line, "op")])
         size += len(mode.debug_string())
-    for ours, theirs in zip(*logs, strict=False):
-        if str(getattr(ours, "op", "")) != str(getattr(theirs, "op", "")):
-            return Way([str(getattr(ours, "op", ""))], "another line from there on", size=size)
-        if (ours.log or {}).get("hash") != (theirs.log or {}).get("hash"):
-            return Way([str(getattr(ours, "op", ""))], "another hash", size=size)
-    last = [str(getattr(logs[0][-1], "op", ""))] if raised and logs[0] else []
+    names = [[str(line.op) for line in lines] for lines in logs]
+    for begin, other, length in difflib.SequenceMatcher(None, *names, autojunk=False).get_matching_blocks():
+        for step in range(length):
+            ours, theirs = logs[0][begin + step], logs[1][other + step]
+            if _hashes_differ(_hashes(ours), _hashes(theirs)):
+                return Way([str(ours.op)], "another hash", size=size)
+    last = [names[0][-1]] if raised and names[0] else []
     return Way(last, raised or "no line differs", size=size)
+
+
+def _hashes(line: Any) -> list[float]:
+    return [leaf for leaf in leaves((line.log or {}).get("hash")) if isinstance(leaf, float)]
+
+
+def _hashes_differ(left: Sequence[float], right: Sequence[float]) -> bool:
+    pairs = zip(left, right, strict=False)
+    return any(abs(a - b) > _SAME_HASH * max(abs(a), abs(b)) or (a != a) != (b != b) for a, b in pairs)
 
 
 # --- mindstudio-probe's comparison ------------------------------------------------------------------------------------
