@@ -423,7 +423,7 @@ def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_another_version_of_a_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "4.44.2")
+    monkeypatch.setattr(libraries, "_version", lambda name: "4.44.2")
 
     with pytest.raises(EnvironmentLacks, match=r"transformers 4.44.2 is installed, but .* from 5.20 to before 6.0"):
         libraries.library("transformers")

@@ -31,6 +31,14 @@ def is_composed(info: Any, sample: Call) -> bool:
     return info.name in _SIZES and any(tensor.dtype in _NARROW for tensor in sample.tensors)
 
 
+def has_composed_gradients(info: Any, sample: Call) -> bool:
+    """Return whether a backward pass may begin from results between the steps.
+
+    The gradients of a product are products of what the call was given: no rounding lies between.
+    """
+    return is_composed(info, sample) and _SIZES[info.name] is not _of_product
+
+
 def sizes_between(info: Any, sample: Call) -> torch.Tensor | None:
     """Return the sizes of the results between the steps of a call; None if it is not composed, or not known."""
     if not is_composed(info, sample):

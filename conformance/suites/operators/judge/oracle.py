@@ -293,7 +293,7 @@ def of_gradients(info: Any, sample: Call, compute: Any, cotangents: list[torch.T
     # A backward pass is a composition, also where the forward is one kernel.
     simple = is_elementwise(info)
     functions = functools.partial(_functions_of_gradients, info, sample, cotangents)
-    composed = compositions.is_composed(info, sample)
+    composed = compositions.has_composed_gradients(info, sample)
     return Oracle(compute, sample, functions=functions, apart=simple, rounds_between=not simple, composed=composed)
 
 
