@@ -5,12 +5,11 @@ from __future__ import annotations
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, DTYPE, Cell
 from conformance.plan.case import cases
 
-from .exact import deepspeed, injected
-from .parallel import models
+from .exact import deepspeed, injected, ranks
 from .parallel.deepspeed_engine import IMPORTS
 from .parallel.planned import planned
 
-RANK_IMPORTS = (*(name for name in models.IMPORTS if not name.startswith("transformers")), *IMPORTS)
+RANK_IMPORTS = (*ranks.RANK_IMPORTS, *IMPORTS)
 NEEDS = (
     COMM, COMM_DTYPE.on("float32"), DTYPE.on("float32"), Cell("workloads.exact", "float32", "training"),
 )  # fmt: skip

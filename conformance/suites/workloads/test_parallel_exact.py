@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from conformance.accelerators.capabilities import CHECKPOINT, COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_P2P, Cell
+from conformance.accelerators.capabilities import CHECKPOINT, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_P2P
 from conformance.plan.case import cases
 
 from .exact import context, ranks
-from .parallel import models
 from .parallel.layouts import LAYOUTS, ranks_of
 from .parallel.planned import planned
 
-RANK_IMPORTS = tuple(name for name in models.IMPORTS if not name.startswith("transformers"))
-NEEDS = (COMM.cell, COMM_DTYPE.on("float32"), Cell("workloads.exact", "float32", "training"))
+RANK_IMPORTS = ranks.RANK_IMPORTS
 #: Layouts of the decoder that one case trains one after the other, by the number of ranks.
 LAID = {
     "sharded": {2: ("fsdp2",), 4: ("fsdp2", "hsdp", "fsdp2-tp")},
@@ -39,7 +37,7 @@ ELSEWHERE = (
 
 def _case(what, size, layouts, *needs):
     own = [need for name in layouts for need in LAYOUTS[name].needs]
-    return planned(f"exact.{what}", (("world", str(size)),), (*NEEDS, *own, *needs), size)
+    return planned(f"exact.{what}", (("world", str(size)),), (*ranks.NEEDS, *own, *needs), size)
 
 
 def engine_cases():
@@ -67,7 +65,7 @@ def test_layout(check, device, case, world_size, group):
 
 def expert_cases():
     """Return a case for each number of ranks, such as ``workloads.exact.experts[4]``."""
-    needs = (*NEEDS, COMM_ALL_TO_ALL, COMM_DTYPE.on("int64"))
+    needs = (*ranks.NEEDS, COMM_ALL_TO_ALL, COMM_DTYPE.on("int64"))
     return [planned("exact.experts", (("world", str(size)),), needs, size) for size in (2, 4)]
 
 
@@ -120,7 +118,7 @@ def test_ways(check, device, world_size, group):
 def context_cases():
     """Return a case for each way and number of ranks, such as ``workloads.exact.context[ring-2]``."""
     return [
-        planned("exact.context", (("way", way), ("world", str(size))), (*NEEDS, *needs), size)
+        planned("exact.context", (("way", way), ("world", str(size))), (*ranks.NEEDS, *needs), size)
         for way, needs in CONTEXT.items()
         for size in (2, 4)
     ]

@@ -5,20 +5,17 @@ from __future__ import annotations
 from conformance.accelerators.capabilities import COMPILE
 from conformance.plan.case import cases
 
-from .exact import rank_ways
-from .exact.ranks import ENGINES
+from .exact import rank_ways, ranks
 from .parallel.layouts import LAYOUTS
 from .parallel.planned import planned
-from .test_parallel_exact import NEEDS
-from .test_parallel_exact import RANK_IMPORTS as _PARALLEL_IMPORTS
 
 #: The compiler takes seconds to import, so it is imported before the fork.
-RANK_IMPORTS = (*_PARALLEL_IMPORTS, "torch._dynamo", "torch._inductor.compile_fx", "torch._dynamo.backends.debugging")
+RANK_IMPORTS = (*ranks.RANK_IMPORTS, "torch._dynamo", "torch._inductor.compile_fx", "torch._dynamo.backends.debugging")
 
 
 def _case(what, *needs):
-    own = [need for engine in ENGINES for need in LAYOUTS[engine].needs]
-    return planned(f"exact.{what}", (("world", "2"),), (*NEEDS, *own, *needs), 2)
+    own = [need for engine in ranks.ENGINES for need in LAYOUTS[engine].needs]
+    return planned(f"exact.{what}", (("world", "2"),), (*ranks.NEEDS, *own, *needs), 2)
 
 
 @cases(lambda: [_case("offloaded_on_ranks")])

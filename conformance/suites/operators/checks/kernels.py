@@ -25,10 +25,10 @@ from conformance.suites.operators.calls.facts import facts, kernel_facts
 from conformance.suites.operators.calls.passes import PLAIN
 from conformance.suites.operators.inputs import arrangements, special_inputs, tiny_inputs, variants
 from conformance.suites.operators.inputs.comparing import check_supported
+from conformance.suites.operators.inputs.elsewhere import CHANGE, do_elsewhere
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle
 from conformance.suites.operators.judge.promises import promises_refusal
-from conformance.suites.threads import on_a_thread
 
 from . import wrong_calls
 
@@ -222,13 +222,10 @@ def _check_arrangements(cell: Cell, sample: Call) -> None:
         _check_arranged(cell, arranged)
 
     def work() -> None:
-        torch.set_num_threads(1)
-        with torch.no_grad():
-            for arranged in arrangements.for_kernels_elsewhere(elsewhere):
-                _check_arranged(cell, arranged)
+        for arranged in arrangements.for_kernels_elsewhere(sample.named(change=CHANGE)):
+            _check_arranged(cell, arranged)
 
-    elsewhere = sample.named(change="on another thread, without gradients")
-    on_a_thread(work)
+    do_elsewhere(work)
 
 
 def _check_arranged(cell: Cell, arranged: Call) -> None:

@@ -197,10 +197,10 @@ def mixed(info: Any, sample: Call) -> Iterator[Call]:
         if not _is_value(info, sample, chosen) or any(chosen is each for each in written):
             continue
 
-        def change(leaf: torch.Tensor, chosen: torch.Tensor = chosen) -> torch.Tensor:
-            return _of_several(leaf) if leaf is chosen else with_gaps(leaf)
+        def change_of(leaf: torch.Tensor, chosen: torch.Tensor = chosen) -> Change:
+            return _of_several if leaf is chosen else with_gaps
 
-        if (found := _arranged_each(sample, f"input {number} expanded, the others with gaps", change)) is not None:
+        if (found := _arranged_each(sample, f"input {number} expanded, the others with gaps", change_of)) is not None:
             yield found
 
 
@@ -208,24 +208,6 @@ def _of_several(leaf: torch.Tensor) -> torch.Tensor:
     """Return the tensor expanded along its first dimension of several entries."""
     dim = next((dim for dim, size in enumerate(leaf.shape) if size > 1), 0)
     return _expanded(leaf, dim)
-
-
-def _arranged_each(sample: Call, name: str, change: Change) -> Call | None:
-    """Return the sample with each strided tensor changed by what it is; None if none changes."""
-    changed: list[bool] = []
-    memo: dict[int, torch.Tensor] = {}
-
-    def arrange(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_quantized:
-            return leaf
-        if id(leaf) not in memo:
-            found = change(leaf).detach()
-            changed.append(found is not leaf and _is_arranged(found))
-            memo[id(leaf)] = found.requires_grad_() if leaf.requires_grad else found
-        return memo[id(leaf)]
-
-    arguments = mapped(sample.arguments, arrange)
-    return replace(sample.with_arguments(arguments), arrangement=name) if any(changed) else None
 
 
 def _written(info: Any, sample: Call) -> list[torch.Tensor]:
@@ -302,10 +284,10 @@ def for_kernels_elsewhere(sample: Call) -> Iterator[Call]:
         choices.append(("the first one non-contiguous, the others expanded", values[1:]))
     for name, expanded in choices:
 
-        def change(leaf: torch.Tensor, expanded: list[torch.Tensor] = expanded) -> torch.Tensor:
-            return _of_several(leaf) if any(leaf is each for each in expanded) else _with_safe_gaps(leaf)
+        def change_of(leaf: torch.Tensor, expanded: list[torch.Tensor] = expanded) -> Change:
+            return _of_several if any(leaf is each for each in expanded) else _with_safe_gaps
 
-        if (found := _arranged_each(sample, name, change)) is not None:
+        if (found := _arranged_each(sample, name, change_of)) is not None:
             yield found
 
 
@@ -358,13 +340,20 @@ def _arranged(
     part: str = "",
 ) -> Call | None:
     """Return the sample with the strided tensors that ``takes`` names in another arrangement; None if none changes."""
+    return _arranged_each(sample, name, lambda leaf: change if takes(leaf) else None, part)
+
+
+def _arranged_each(
+    sample: Call, name: str, change_of: Callable[[torch.Tensor], Change | None], part: str = ""
+) -> Call | None:
+    """Return the sample with each strided tensor changed by what ``change_of`` gives for it; None if none changes."""
     changed = []
     memo: dict[int, torch.Tensor] = {}  # a tensor that is passed twice stays one tensor
 
     def arrange(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.is_quantized:
             return leaf
-        if not takes(leaf):
+        if (change := change_of(leaf)) is None:
             return leaf
         if id(leaf) not in memo:
             found = change(leaf.detach().resolve_conj().resolve_neg())

@@ -7,6 +7,8 @@ or the layout of its inputs; a kernel that goes wrong where both are unusual is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from conformance.accelerators.capabilities import Mode
@@ -22,7 +24,20 @@ from .kinds import unlike
 _SAMPLES = 3
 #: Layouts of a call with other settings.
 _OF_SETTINGS = ("non-contiguous", "expanded along the first dimension")
-_CHANGE = "on another thread, without gradients"
+#: What is unusual about such a call.
+CHANGE = "on another thread, without gradients"
+
+
+def do_elsewhere(work: Callable[[], None]) -> None:
+    """Do some work on a thread of its own, without gradients, and raise its error here."""
+
+    def alone() -> None:
+        # The host's sums have one order only with one thread, and each thread has a number of its own.
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            work()
+
+    on_a_thread(alone)
 
 
 @check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
@@ -30,14 +45,11 @@ def elsewhere(cell: Cell) -> None:
     """Compare calls on a thread of its own: to start one takes as long as a call."""
 
     def work() -> None:
-        # The host's sums have one order only with one thread, and each thread has a number of its own.
-        torch.set_num_threads(1)
-        with torch.no_grad():
-            _check_kinds(cell)
-            for sample in cell.kept("settings", list[Call]):
-                variants.rearranged(cell, sample.named(change=_CHANGE), _OF_SETTINGS)
+        _check_kinds(cell)
+        for sample in cell.kept("settings", list[Call]):
+            variants.rearranged(cell, sample.named(change=CHANGE), _OF_SETTINGS)
 
-    on_a_thread(work)
+    do_elsewhere(work)
 
 
 def _check_kinds(cell: Cell) -> None:
@@ -48,11 +60,11 @@ def _check_kinds(cell: Cell) -> None:
     """
     image = variants.image_of(cell)
     for given in [*unlike(cell, cell.fixed, _SAMPLES), *([] if image is None else [image])]:
-        sample = given.named(change=_CHANGE)
+        sample = given.named(change=CHANGE)
         variants.rearranged(cell, sample, ("non-contiguous",))
         variants.check_forms(cell, sample)
         if isinstance(given.input, torch.Tensor) and given.input.layout is torch.strided and given.input.numel() > 1:
             reversed_ = given.with_tensor(given.input, given.input.detach().flip(tuple(range(given.input.dim()))))
-            variants.rearranged(cell, reversed_.named(change=f"{_CHANGE}, reversed"), ("non-contiguous",))
+            variants.rearranged(cell, reversed_.named(change=f"{CHANGE}, reversed"), ("non-contiguous",))
         if len(given.tensors) > 1 and given is not image:
             variants.check_arranged(cell, arrangements.mixed(cell.info, sample))

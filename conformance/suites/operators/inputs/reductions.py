@@ -6,7 +6,6 @@ tile, begins with a number of its own, or reduces a fixed number of dimensions i
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +24,9 @@ from .families import source
 _NUMBER = 9680
 _SHAPE = (2, 3, 1, 2, 5)
 #: Reductions along one dimension that the database does not count among its reductions.
-_ALONG_ONE = frozenset(("max.reduction_with_dim", "min.reduction_with_dim", "logsumexp", "aminmax", "median.dim"))
+_ALONG_ONE = frozenset(("max.reduction_with_dim", "min.reduction_with_dim", "logsumexp", "aminmax"))
+#: The only one without ``keepdim``.
+_WITHOUT_KEEPDIM = "count_nonzero"
 
 
 @source(Mode.INFERENCE, check_call, fixed=True)
@@ -35,19 +36,11 @@ def reductions(cell: Cell) -> Iterator[Call]:
     if not reduces and cell.info.full_name not in _ALONG_ONE:
         return
     several: list[Any] = [(0, -1), tuple(range(len(_SHAPE)))] if getattr(cell.info, "supports_multiple_dims", 0) else []
-    kept = {"keepdim": True} if _keeps_dims(cell.info) else {}
+    kept = {} if cell.info.name == _WITHOUT_KEEPDIM else {"keepdim": True}
     for order, (dim, negative) in enumerate((dim, negative) for dim in (-1, 1, *several) for negative in (False, True)):
         kwargs = kept if negative else {}
         given = _values(cell.dtype, negative=negative)
         yield Call(_NUMBER + order, given, (), {"dim": dim, **kwargs}, source="values of one sign in five dimensions")
-
-
-def _keeps_dims(info: Any) -> bool:
-    """Return whether the function has ``keepdim``; one without a signature has it, and its refusal is no sample."""
-    try:
-        return "keepdim" in inspect.signature(info.op).parameters
-    except (TypeError, ValueError):
-        return True
 
 
 def _values(dtype: torch.dtype, *, negative: bool) -> torch.Tensor:

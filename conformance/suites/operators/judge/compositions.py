@@ -22,6 +22,8 @@ Sizes = Callable[[Any, Given], torch.Tensor]
 #: Dtypes whose roundings between steps count: wider ones have budgets for the order of a sum, which hold these too.
 _NARROW: Final = (torch.float16, torch.bfloat16)
 _SIZES: Final[dict[str, Sizes]] = {}
+#: Operators whose gradients are computed from what the call was given.
+_WHOLE_GRADIENTS: Final[set[str]] = set()
 #: Names of arguments, by operator, where Python cannot tell them.
 _NAMES: Final[dict[str, tuple[str, ...]]] = {}
 
@@ -36,7 +38,7 @@ def has_composed_gradients(info: Any, sample: Call) -> bool:
 
     The gradients of a product are products of what the call was given: no rounding lies between.
     """
-    return is_composed(info, sample) and _SIZES[info.name] is not _of_product
+    return is_composed(info, sample) and info.name not in _WHOLE_GRADIENTS
 
 
 def sizes_between(info: Any, sample: Call) -> torch.Tensor | None:
@@ -56,12 +58,14 @@ def _named(info: Any, sample: Call) -> Given:
     return {**dict(zip(names, (sample.input, *sample.args), strict=False)), **sample.kwargs}
 
 
-def _sizes_of(*operators: str, names: tuple[str, ...] = ()) -> Callable[[Sizes], Sizes]:
+def _sizes_of(*operators: str, names: tuple[str, ...] = (), whole_gradients: bool = False) -> Callable[[Sizes], Sizes]:
     """Register the sizes of some operators, by their names in PyTorch's database."""
 
     def register(sizes: Sizes) -> Sizes:
         for operator in operators:
             _SIZES[operator] = sizes
+            if whole_gradients:
+                _WHOLE_GRADIENTS.add(operator)
             if names:
                 _NAMES[operator] = names
         return sizes
@@ -80,12 +84,17 @@ def _without(info: Any, given: Given, *names: str) -> torch.Tensor:
 _IMAGES = ("input", "weight", "bias", "stride", "padding")
 
 
-@_sizes_of(*(f"nn.functional.conv{dims}d" for dims in (1, 2, 3)), names=(*_IMAGES, "dilation", "groups"))
+@_sizes_of(
+    *(f"nn.functional.conv{dims}d" for dims in (1, 2, 3)),
+    names=(*_IMAGES, "dilation", "groups"),
+    whole_gradients=True,
+)
 @_sizes_of(
     *(f"nn.functional.conv_transpose{dims}d" for dims in (1, 2, 3)),
     names=(*_IMAGES, "output_padding", "groups", "dilation"),
+    whole_gradients=True,
 )
-@_sizes_of("nn.functional.linear", names=("input", "weight", "bias"))
+@_sizes_of("nn.functional.linear", names=("input", "weight", "bias"), whole_gradients=True)
 def _of_product(info: Any, given: Given) -> torch.Tensor:
     return _without(info, given, "bias").abs()
 

@@ -18,9 +18,7 @@ from conformance.suites.rank_functions import Group
 
 from .decoder import HEADS, HIDDEN, HardAttention
 from .families import whole
-from .ranks import decoder
-from .reference import Comparison
-from .training import named_gradients, named_weights, placed
+from .ranks import check_parts, decoder
 
 #: Distance of two whole scores, as in the attention of one process: no two keys get the same score.
 _PLACES = 64.0
@@ -84,18 +82,7 @@ def check_context(check: Any, way: str, device: torch.device) -> None:
     for layer in model.model.layers:
         layer.self_attn = Attention(layer.self_attn, WAYS[way], group)
     model = model.to(device)
-    optimizer, compared = family.optimizer(model), Comparison(family, rank=group.number, kind=f"cp by {way}: ")
-    for step in range(family.steps):
-        inputs, targets = (group.part(each, 1) for each in placed(family.batches()[step], device, torch.float32))
-        optimizer.zero_grad()
-        loss = family.loss(model(inputs), targets)
-        loss.backward()
-        _average(model, group)
-        compared.gradients(step, named_gradients(model))
-        optimizer.step()
-        compared.weights(step, named_weights(model))
-        compared.loss(step, float(group.all_reduced(loss.detach())) / group.size)
-    compared.tell(check)
+    check_parts(check, f"cp by {way}", family, model, device, dim=1, reduce=lambda: _average(model, group))
 
 
 def _average(model: nn.Module, group: Group) -> None:

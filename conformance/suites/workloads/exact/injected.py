@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from conformance.suites.rank_functions import Group
 from conformance.suites.workloads.parallel.deepspeed_engine import config_of, start
 
 from .decoder import Decoder
@@ -96,6 +97,4 @@ def joined(part: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     cut = [dim for dim, (own, full) in enumerate(zip(part.shape, shape, strict=True)) if own != full]
     if not cut:
         return part
-    everyone = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, part.contiguous())
-    return torch.cat(everyone, cut[0])
+    return torch.cat(Group.of_all().gathered(part), cut[0])

@@ -11,12 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from conformance.suites.rank_functions import Group
-
 from .families import Family, families
-from .ranks import check_engine, replicated, sharded
-from .reference import Comparison
-from .training import named_gradients, named_weights, placed
+from .ranks import check_engine, check_parts, replicated, sharded
 
 #: Families that are compiled and offloaded: products and bent activations, and a table that gradients reach twice.
 COMPILED, OFFLOADED = ("bent",), ("bent", "bags")
@@ -43,21 +39,10 @@ def check_offloaded(check: Any, device: torch.device) -> None:
 
 def _check_offloaded_shards(check: Any, family: Family, device: torch.device) -> None:
     """Check a family under FSDP2 with parameters on the host: the batch goes to the device all the same."""
-    group = Group.of_all()
     model = offloaded_shards(family.initial().to(device))
-    optimizer, compared = family.optimizer(model), Comparison(family, rank=group.number, kind="fsdp2 offloaded: ")
-    for step in range(family.steps):
-        inputs, targets = (group.part(each, 0) for each in placed(family.batches()[step], device, torch.float32))
-        optimizer.zero_grad()
-        loss = family.loss(model(inputs), targets)
-        loss.backward()
-        compared.gradients(step, named_gradients(model))
-        optimizer.step()
-        compared.weights(step, named_weights(model))
-        compared.loss(step, float(group.all_reduced(loss.detach())) / group.size)
+    check_parts(check, "fsdp2 offloaded", family, model, device)
     held = {value.device.type for value in model.parameters()}
     check.that(held == {"cpu"}, f"the parameters are on {held}")
-    compared.tell(check)
 
 
 def check_compiled(check: Any, device: torch.device) -> None:

@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, Cell
+from conformance.suites.rank_functions import Group
 from conformance.suites.workloads.parallel.checkpoints import load, save
 from conformance.suites.workloads.parallel.layouts import LAYOUTS, Learning, Trained, ranks_of
-from conformance.suites.workloads.parallel.models import QUICK_LAYERS
+from conformance.suites.workloads.parallel.models import IMPORTS, QUICK_LAYERS
 
 from .decoder import Decoder
 from .experts import ParallelExperts
@@ -22,6 +24,10 @@ from .families import Family, Linear, families, hinge, tokens
 from .reference import Comparison
 from .training import named_gradients, named_weights, own_names, placed
 
+#: What ranks import before they are forked.
+RANK_IMPORTS = tuple(name for name in IMPORTS if not name.startswith("transformers"))
+#: What every case on ranks needs.
+NEEDS = (COMM.cell, COMM_DTYPE.on("float32"), Cell("workloads.exact", "float32", "training"))
 #: Micro-batches of a pipeline: a power of two, because the engine divides gradients by it.
 MICRO_BATCHES = 4
 #: Size of DDP's buckets in MiB: small enough that every model has several.
@@ -58,6 +64,35 @@ def check_engine(
     trained = Trained(model, family.optimizer(model), (rank, ranks), learning=learning(family))
     compared = Comparison(family, rank=rank, kind=f"{kind}: ")
     _train(compared, trained, family, range(family.steps), device)
+    compared.tell(check)
+
+
+def check_parts(
+    check: Any,
+    kind: str,
+    family: Family,
+    model: nn.Module,
+    device: torch.device,
+    *,
+    dim: int = 0,
+    reduce: Callable[[], None] = lambda: None,
+) -> None:
+    """Check a model of which each rank trains on its part of every batch, along ``dim``, wherever its parameters are.
+
+    ``reduce`` follows each backward pass, for a model that does not reduce its gradients by itself.
+    """
+    group = Group.of_all()
+    optimizer, compared = family.optimizer(model), Comparison(family, rank=group.number, kind=f"{kind}: ")
+    for step in range(family.steps):
+        inputs, targets = (group.part(each, dim) for each in placed(family.batches()[step], device, torch.float32))
+        optimizer.zero_grad()
+        loss = family.loss(model(inputs), targets)
+        loss.backward()
+        reduce()
+        compared.gradients(step, named_gradients(model))
+        optimizer.step()
+        compared.weights(step, named_weights(model))
+        _compare_loss(compared, step, float(loss.detach()), group.size, device)
     compared.tell(check)
 
 
