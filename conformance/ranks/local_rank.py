@@ -51,7 +51,8 @@ class LocalRank:
     ) -> LocalRank:
         """Let the fork server fork a rank and return it. It sends Ready or LoadFailed when it has tried to load.
 
-        With an ``environment``, even an empty one, the rank is a new interpreter, started with those variables.
+        With an ``environment``, even an empty one, the rank is a new interpreter, started with those variables. Raises
+        ``Closed`` if the fork server is dead.
         """
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
@@ -59,16 +60,20 @@ class LocalRank:
         # files are opened for appending.
         stacks, records = (_file(f"conformance-{name}-{number}") for name in ("stacks", "collectives"))
         member = cls(number, fork_server, Channel(ours), Output(read), stacks, CollectiveRecorder(records))
+        command = [] if environment is None else child_python(_OWN_INTERPRETER)
+        request = {"kind": "fork", "number": number, "command": command, "environment": dict(environment or {})}
         try:
-            command = [] if environment is None else child_python(_OWN_INTERPRETER)
-            request = {"kind": "fork", "number": number, "command": command, "environment": dict(environment or {})}
-            fork_server.send(request, (theirs.fileno(), write, stacks, records))
-        finally:
-            # Copies of the rank's ends: while one is open here, the end of the rank's channel would not be seen.
-            theirs.close()
-            os.close(write)
-            os.close(records)
-        member.channel.send(encode(hello))
+            try:
+                fork_server.send(request, (theirs.fileno(), write, stacks, records))
+            finally:
+                # Copies of the rank's ends: while one is open here, the end of the rank's channel would not be seen.
+                theirs.close()
+                os.close(write)
+                os.close(records)
+            member.channel.send(encode(hello))
+        except Closed:
+            member.close()
+            raise
         return member
 
     @property

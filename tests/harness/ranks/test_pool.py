@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +18,10 @@ import pytest
 from conformance.judging.observation import Seen
 from conformance.ranks import fork_server_client
 from conformance.ranks import pool as pools
-from conformance.ranks.channel import Hello, Work
+from conformance.ranks.channel import Channel, Closed, Hello, Work
 from conformance.ranks.collective_recorder import ARRIVING
 from conformance.ranks.device_locks import LockedDevices
+from conformance.ranks.local_rank import LocalRank
 from conformance.ranks.pool import Pool, PoolFailed, RankStart
 
 BODIES = Path(__file__).with_name("pool_bodies.py")
@@ -126,6 +128,16 @@ def test_who_forks_ranks_is_replaced_and_takes_along_what_they_started(warm: Poo
     assert fork_server(warm).pid != guard
     assert not alive(rank)
     assert not alive(child)
+
+
+def test_a_rank_that_a_dead_fork_server_cannot_fork_leaves_no_descriptor() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours:
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(Closed):
+            LocalRank.fork(0, Channel(ours), Hello("cpu", None, [], 0, 0))
+        assert set(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ from .world import FILES, PLUGINS, consistent
 PUBLISHED = Path(__file__).parents[3] / "reports" / "published" / "runs"
 KNOWN_FAILURES = Path(__file__).parents[3] / "accelerators" / "waivers"
 DAY = timedelta(days=1)
+#: What a workload measures: the times of a step, and how much is done in a second.
+SPEEDS = ("step_ms_median", "step_ms_p90", "tokens_per_s", "samples_per_s")
 #: One of so many cases stays in the reports that are attacked, so that many attacks are judged in a short time.
 SAMPLE = 8
 
@@ -110,9 +112,17 @@ def rules_of(decision: Decision) -> set[str]:
 
 
 def earlier(report: Report) -> Report:
-    """Return another honest run of the same accelerator, five days before, with durations of its own."""
+    """Return another honest run of the same accelerator, five days before, with durations and speeds of its own."""
     chance = random.Random(0)
     start, end = (datetime.fromisoformat(text) - 5 * DAY for text in (report.run.started, report.run.finished))
-    cases = tuple(replace(case, seconds=round(case.seconds * chance.uniform(0.9, 0.99), 6)) for case in report.cases)
+    cases = []
+    for case in report.cases:
+        share = chance.uniform(0.9, 0.99)
+        speeds = {
+            name: value * share if name.startswith("step_ms") else value / share
+            for name, value in case.metrics.items()
+            if name in SPEEDS and isinstance(value, float)
+        }
+        cases.append(replace(case, seconds=round(case.seconds * share, 6), metrics={**case.metrics, **speeds}))
     run = replace(report.run, id="earlier", started=start.isoformat(), finished=end.isoformat())
-    return replace(report, run=run, cases=cases)
+    return replace(report, run=run, cases=tuple(cases))
