@@ -304,4 +304,5 @@ def run_status(pytest_status: int, report_status: int) -> int:
 
 
 def _now() -> str:
-    return datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="seconds")
+    # Two short runs can start within one second, and earlier runs are sorted by their start.
+    return datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="milliseconds")
