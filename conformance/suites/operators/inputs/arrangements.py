@@ -190,11 +190,14 @@ def of(info: Any, sample: Call, names: Collection[str] = (), *, operands_only: b
 
 def mixed(info: Any, sample: Call) -> Iterator[Call]:
     """Yield the sample with one of its first tensors expanded in turn, and all others with gaps and an offset."""
-    if facts(info.name).open_for_repeated or op_class(info) is OpClass.ITERATIVE:
+    if facts(info.name).open_for_repeated:
         return
     written = sample.found_out(("written", info.op), lambda: _written(info, sample))
+    solves = op_class(info) is OpClass.ITERATIVE
     for number, chosen in enumerate(sample.tensors[:_MIXED]):
-        if not _is_value(info, sample, chosen) or any(chosen is each for each in written):
+        is_batch = solves and chosen.dim() > 2 and chosen.is_floating_point() and chosen.shape[0] > 1
+        may_repeat = is_batch or (_of_products if solves else _is_value)(info, sample, chosen)
+        if not may_repeat or any(chosen is each for each in written):
             continue
 
         def change_of(leaf: torch.Tensor, chosen: torch.Tensor = chosen) -> Change:
