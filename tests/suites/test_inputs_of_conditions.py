@@ -1,0 +1,136 @@
+"""Inputs for faults that act under a condition: each planted fault is red by the family that is named, by it alone."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.numerics.trees import mapped
+from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.inputs import families
+from conformance.suites.operators.judge.cells import Cell
+
+from .test_operators_detect import run
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Leave all families out but these."""
+    every = families.families
+    chosen = lambda mode: [family for family in every(mode) if family.name in names]  # noqa: E731
+    monkeypatch.setattr("conformance.suites.operators.cell.families", chosen)
+
+
+def rounds_numbers(function: Any, sample: Call, **extra: Any) -> Any:
+    """Round numbers to the dtype of the first tensor."""
+    dtype = sample.tensors[0].dtype
+    if not dtype.is_floating_point:
+        return call(function, sample, **extra)
+    change = lambda leaf: torch.tensor(leaf, dtype=dtype).item() if type(leaf) is float else leaf  # noqa: E731
+    args, kwargs = mapped([sample.args, sample.kwargs], change)
+    return call(function, sample.with_arguments((sample.input, args, kwargs)), **extra)
+
+
+def squares_in_16_bits(function: Any, sample: Call, **extra: Any) -> Any:
+    """Have infinity for each number whose square float16 does not hold."""
+    first = sample.input
+    if isinstance(first, torch.Tensor) and first.dtype is torch.float16:
+        sample = sample.with_tensor(first, torch.where(first.abs() > 255, torch.inf, first))
+    return call(function, sample, **extra)
+
+
+def default_if_expanded(function: Any, sample: Call, **extra: Any) -> Any:
+    """Forget ``largest=False`` of topk where the input is expanded."""
+    if sample.kwargs.get("largest") is False and sample.input.numel() > 1 and 0 in sample.input.stride():
+        sample = sample.with_argument("largest", True)
+        sample = sample.with_tensor(sample.input, sample.input + 1)
+    return call(function, sample, **extra)
+
+
+class Stale:
+    """A device that has the result of the call before on other threads."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Any, torch.Tensor] = {}
+
+    def __call__(self, function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        if threading.current_thread() is threading.main_thread() or not isinstance(result, torch.Tensor):
+            return result
+        before = self.kept.get((result.shape, result.dtype))
+        self.kept[result.shape, result.dtype] = result.detach().clone()
+        return result if before is None or extra else result.copy_(before)
+
+
+def reads_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
+    """Read zeros beyond 2^16 elements of an axis of the second tensor."""
+    for tensor in sample.tensors[1:]:
+        for dim, size in enumerate(tensor.shape):
+            if size > 1 << 16 and tensor.dim() > 1:
+                cut = tensor.clone()
+                cut.narrow(dim, 1 << 16, size - (1 << 16)).zero_()
+                sample = sample.with_tensor(tensor, cut)
+    return call(function, sample, **extra)
+
+
+@pytest.mark.parametrize(
+    ("cell", "family", "habit"),
+    [
+        ("mul[float16-inference]", "numbers_beyond.numbers_beyond", rounds_numbers),
+        ("renorm[float16-inference]", "beyond_squares.beyond_squares", squares_in_16_bits),
+        ("topk[float32-inference]", "elsewhere.elsewhere", default_if_expanded),
+        ("sin[float32-inference]", "elsewhere.elsewhere", Stale()),
+        ("copysign[float32-inference]", "long_axes.long_axes", reads_to_4096),
+    ],
+)
+def test_a_fault_under_a_condition_is_red(cell: str, family: str, habit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "settings.other_defaults", family)
+    assert run(f"operators.{cell}").count > 10
+
+    monkeypatch.setattr(execution, "execute", habit)
+    with pytest.raises(AssertionError):
+        run(f"operators.{cell}")
+
+
+@pytest.mark.parametrize(
+    "name", ["nn.functional.hardswish", "nn.functional.relu6", "nn.functional.softshrink", "nn.functional.threshold"]
+)
+def test_gradients_at_a_kink_lie_between_those_beside_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "kinks.kinks")
+    cell = f"operators.{name}[float32-training]"
+    assert run(cell).count > 10
+
+    def gradients(change: float) -> Any:
+        def differentiate(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+            found = execution.host_gradients(outputs, inputs, cotangents)
+            kink = len(inputs) == 1 and bool((cotangents[0] == 1).all())
+            return [gradient + change if kink else gradient for gradient in found]
+
+        return differentiate
+
+    monkeypatch.setattr(execution, "gradients", gradients(2.5))
+    with pytest.raises(AssertionError, match="derivatives beside it"):
+        run(cell)
+
+
+def test_either_side_of_an_edge_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that gives 1 at the edges of relu6, where the host gives 0."""
+    only(monkeypatch, "kinks.kinks")
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = execution.host_gradients(outputs, inputs, cotangents)
+        inside = (inputs[0] >= 0) & (inputs[0] <= 6)
+        return [torch.where(inside, cotangents[0], gradient) for gradient in found]
+
+    monkeypatch.setattr(execution, "gradients", gradients)
+    monkeypatch.setattr("conformance.suites.operators.cell._check_training", lambda cell, probe: _compared(cell))
+
+    assert run("operators.nn.functional.relu6[float32-training]").count > 0
+
+
+def _compared(cell: Cell) -> None:
+    cell.tally.compared = 1
