@@ -214,7 +214,8 @@ def _known_values(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
     names = [argument.name for argument in arguments]
     optional = [argument.name for argument in arguments if kind_name(argument) == "Optional[Tensor]"]
     every = [dict(zip(names, encoding.decode(encoded), strict=True)) for encoded in known.calls.get(name, ())]
-    every = every or list(itertools.islice(_values_of_other_forms(name, known), 8))
+    if not every or any(argument.is_out for argument in arguments):  # an output of the databases may be empty
+        every += itertools.islice(_values_of_other_forms(name, known), 8)
     yield from every
     for values in every[:3]:
         yield from filled(values, optional)

@@ -184,7 +184,7 @@ def alternatives(value: Any, kind: str) -> Iterator[Any]:
 
 
 #: Numbers that say how long a result is.
-_COUNTS = ("steps", "n", "window_length", "minlength", "end", "k", "size", "shape", "output_size")
+_COUNTS = ("steps", "n", "window_length", "minlength", "bins", "end", "k", "size", "shape", "output_size")
 
 
 def long_axes(values: dict[str, Any], length: int) -> Iterator[dict[str, Any]]:

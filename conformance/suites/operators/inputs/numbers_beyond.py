@@ -69,7 +69,7 @@ def _keeps_shape(cell: Cell, sample: Call) -> bool:
     """Return whether the result has the shape of the tensors: a scale or a step says how large another result is."""
     made = host_call(cell.info.op, sample)
     try:
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in sample.tensors))
+        shape = torch.broadcast_tensors(*sample.tensors)[0].shape  # type: ignore[no-untyped-call]  # of torch
     except RuntimeError:
         return False
     return made.error is None and not made.draws and all(tensor.shape == shape for tensor in tensors(made.value))
