@@ -74,9 +74,9 @@ def test_a_run_keeps_the_run_before(folder: Path) -> None:
 
 
 def test_runs_of_one_second_are_kept_in_their_order(folder: Path) -> None:
-    ids = [run(*ONE, cwd=folder, name="cpu-selection").report.run.id for _ in range(6)]
+    ids = [run(*ONE, cwd=folder).report.run.id for _ in range(6)]
 
-    assert [load(path).run.id for path in earlier_runs(folder / "conformance-report/cpu-selection")] == ids[:-1]
+    assert [load(path).run.id for path in earlier_runs(folder / "conformance-report/cpu")] == ids[:-1]
 
 
 def test_the_last_run_is_compared_with_the_run_before(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
