@@ -136,7 +136,8 @@ def compare(
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor on the host: detached, strided, with lazy conjugation and negation carried out."""
-    return to_host(tensor).resolve_conj().resolve_neg()
+    found = to_host(tensor)
+    return found.resolve_conj().resolve_neg() if found.is_conj() or found.is_neg() else found
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:

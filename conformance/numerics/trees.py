@@ -15,6 +15,8 @@ _NESTED = frozenset({tuple, list, dict})
 
 def leaves(value: Any) -> list[Any]:
     """Return all values in order; a torch.Size is one value."""
+    if type(value) is torch.Tensor:  # most results are one
+        return [value]
     found: list[Any] = []
     _gather(value, found)
     return found

@@ -17,7 +17,7 @@ from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.calls.work import work
 from conformance.suites.operators.checks import wrong_calls
 from conformance.suites.operators.inputs import arrangements, large, variants
-from conformance.suites.operators.judge import judging, promises
+from conformance.suites.operators.judge import judging, oracle, promises
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Intermediates
 from conformance.suites.operators.judge.watching import Watches
@@ -222,3 +222,49 @@ def test_a_derivative_that_needs_the_square_of_its_memory_gets_fewer_rows() -> N
 
     # A matrix of rows × rows in float64 takes 32 MB and not 134 MB.
     assert rows(trained=True) ** 2 * 8 <= 32e6 < rows() ** 2 * 8
+
+
+def _lengths_asked(most: int) -> tuple[list[int], Any]:
+    """Return the lengths that a function of at most so many rows was asked for, and how it grows."""
+    asked: list[int] = []
+
+    def op(rows: torch.Tensor) -> torch.Tensor:
+        asked.append(len(rows))
+        if len(rows) > most:
+            raise RuntimeError("too many rows")
+        return rows + 1
+
+    return asked, large._measured(SimpleNamespace(name="a function", op=op), Call(0, torch.zeros(4)), (0,))
+
+
+def test_a_length_that_the_host_refuses_is_not_doubled() -> None:
+    assert _lengths_asked(8) == ([16], None)
+    assert _lengths_asked(16) == ([16, 32], None)
+    assert _lengths_asked(32) == ([16, 32], (1.0, 1.0))
+
+
+def test_repeated_numbers_are_looked_for_where_bits_differ_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Call] = []
+    repeats = oracle._repeats
+    monkeypatch.setattr(oracle, "_repeats", lambda sample: looked.append(sample) or repeats(sample))
+    sample = Call(0, torch.zeros(4).expand(3, 4))
+
+    found = oracle.Oracle(lambda wide, _: [wide.input + 1], sample)
+    assert not looked
+    exact = [found.leaf(0), found.leaf(0)]
+
+    assert looked == [sample]
+    assert all(each is not None and each.rounds for each in exact)
+
+
+def test_a_changed_call_forgets_what_was_found_out_about_its_arguments() -> None:
+    call = Call(0, torch.zeros(2, 3))
+    known = call.label, call.noted, call.found_out("elements", lambda: call.elements)
+
+    other = call.with_arguments((torch.zeros(5), (), {}))
+
+    assert other.label != known[0]
+    assert other.noted != known[1]
+    assert other.found_out("elements", lambda: other.elements) == 5
+    with pytest.raises(TypeError, match="a call has no name"):
+        call.named(name="words")

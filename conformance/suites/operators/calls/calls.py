@@ -118,12 +118,14 @@ class Call:
 
     def _with(self, **changes: Any) -> Call:
         """Return this call with other fields, as replace() does, which takes longer than the copy of a small tensor."""
+        if not changes.keys() <= _FIELDS:
+            raise TypeError(f"a call has no {', '.join(sorted(changes.keys() - _FIELDS))}")
         found = object.__new__(type(self))
-        known = self.__dict__
-        found.__dict__.update({name: known[name] for name in _FIELDS})
-        found.__dict__.update(changes)
-        if len(found.__dict__) > len(_FIELDS):
-            raise TypeError(f"a call has no {', '.join(sorted(changes.keys() - set(_FIELDS)))}")
+        known = found.__dict__
+        known.update(self.__dict__)
+        for name in _FOUND_OUT:
+            known.pop(name, None)
+        known.update(changes)
         return found
 
     @property
@@ -133,7 +135,7 @@ class Call:
 
     def on(self, device: torch.device) -> Call:
         """Return a copy of this call on ``device``; the tensors of ``on_host`` stay on the host."""
-        stay = [tensor for position, tensor in enumerate(self.tensors) if position in self.on_host]
+        stay = [self.tensors[position] for position in self.on_host if position < len(self.tensors)]
         copies: dict[int, torch.Tensor] = {}
         first, args, kwargs = copied(self.arguments, device, stay, self._shared, copies)
         found = self._with(input=first, args=args, kwargs=kwargs, device=device, origin=self.origin or self)
@@ -144,7 +146,7 @@ class Call:
 
     @functools.cached_property
     def _shared(self) -> frozenset[int]:
-        return shared_addresses(self.arguments)
+        return shared_addresses(self.tensors)
 
     def wide(self, change: Callable[[torch.Tensor], torch.Tensor] = unchanged) -> Call:
         """Return this call in float64 or complex128, with ``change`` applied to each widened tensor."""
@@ -225,8 +227,9 @@ class Call:
         return cls(int(number), given, source=source, change=change, part=part, arrangement=arrangement, form=form)
 
 
-#: Names of what a call consists of.
-_FIELDS = tuple(each.name for each in fields(Call))
+#: Names of what a call consists of, and of what is found out about it and kept beside that.
+_FIELDS = frozenset(each.name for each in fields(Call))
+_FOUND_OUT = tuple(name for name, kept in vars(Call).items() if isinstance(kept, functools.cached_property))
 
 
 @functools.lru_cache(maxsize=4096)

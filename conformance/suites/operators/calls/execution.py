@@ -78,6 +78,12 @@ def host_call(function: Any, sample: Call) -> HostCall:
     return found
 
 
+def was_refused(function: Any, sample: Call) -> bool:
+    """Return whether ``host_call`` has found that the host refuses a sample. The call is not made again."""
+    found = sample.kept.get(("host", function))
+    return found is not None and found.error is not None
+
+
 def _on_host(function: Any, sample: Call) -> HostCall:
     given, value, error, state = sample.on(HOST), None, None, torch.get_rng_state()
     with warnings.catch_warnings():

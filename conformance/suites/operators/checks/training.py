@@ -20,7 +20,7 @@ from conformance.suites.operators.calls.execution import call, host_gradients, p
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
 from conformance.suites.operators.inputs import forms, indices, large, lengths, model_sizes, settings, special_inputs
-from conformance.suites.operators.inputs.arrangements import dense, is_dense
+from conformance.suites.operators.inputs.arrangements import dense_of, is_dense
 from conformance.suites.operators.inputs.families import Stage, check, source
 from conformance.suites.operators.inputs.kinds import representative, unlike
 from conformance.suites.operators.inputs.randomness import repeats
@@ -219,7 +219,7 @@ def _is_sound(cell: Cell, sample: Call, host_run: tuple[Any, list[Any]]) -> bool
     # The values of the cotangents stay; their arrangement does not.
     dense_kind = Pass(lambda cotangent: kind.arrange(cotangent).contiguous())
     try:
-        due = _values(sample, dense_kind.run(cell.info, call, host_gradients, dense(sample).on(HOST), seed))
+        due = _values(sample, dense_kind.run(cell.info, call, host_gradients, dense_of(sample).on(HOST), seed))
     except Exception:  # the host supports this arrangement alone; there is nothing to compare it with
         return True
     oracle = Oracle(

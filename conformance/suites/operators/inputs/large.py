@@ -19,7 +19,7 @@ from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls import repeated_writes
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_a, op_class
-from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.calls.execution import host_call, was_refused
 from conformance.suites.operators.calls.factors import with_positive_diagonal
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.work import LargeWork
@@ -290,8 +290,12 @@ def _plan(info: Any, sample: Call, growth: Growth) -> Plan | None:
 
 def _measured(info: Any, sample: Call, growth: Growth) -> tuple[float, float] | None:
     """Return the elements of input and output per row."""
-    longer = [extended(info, sample, growth, length) for length in (_FEW, 2 * _FEW)]
-    few, many = (_elements(info, each) for each in longer)
+    longer = [extended(info, sample, growth, _FEW)]
+    few = _elements(info, longer[0])
+    if was_refused(info.op, longer[0]):
+        return None  # the host takes no other length either
+    longer.append(extended(info, sample, growth, 2 * _FEW))
+    many = _elements(info, longer[1])
     if few is None or many is None or any(repeated_writes.are_in(info, each) for each in longer):
         return None
     # A result that grows faster than its inputs would not fit into memory. Thousands of results say nothing more.

@@ -69,7 +69,7 @@ class Oracle:
         rounds: bool = False,
         composed: bool = False,
     ) -> None:
-        self._rounds, self._composed = rounds or composed or _repeats(sample), composed
+        self._rounds, self._composed = rounds or composed, composed
         self._compute, self._sample, self._apart, self._rounds_between = compute, sample, apart, rounds_between
         self._functions = functions or (lambda: ({}, scales or {}))
         self._values: list[Any] | None = None
@@ -88,10 +88,15 @@ class Oracle:
             return None
         by_output, scales = self._by_output
         elements, scale = by_output.get(position), scales.get(position)
-        rounds = self._rounds or position in self._narrow
+        rounds = self._rounds or position in self._narrow or self._repeats
         if self._composed and (response := self._response(position)) is not None:
             scale = response if scale is None else torch.maximum(scale, response)
         return Exact(values[position], lambda: self._response(position), elements, scale, rounds=rounds)
+
+    @functools.cached_property
+    def _repeats(self) -> bool:
+        """Return whether an input repeats few numbers, which is asked only where bits differ."""
+        return _repeats(self._sample)
 
     @functools.cached_property
     def _by_output(self) -> Functions:
