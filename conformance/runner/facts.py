@@ -16,11 +16,12 @@ import pytest
 from conformance.runner.context import AcceleratorUnderTest
 
 _PACKAGES = ("torch", "numpy", "scipy", "pytest", "pytest-xdist", "scikit-learn", "deepspeed", "triton")
-#: Environment variables that change results, or that load code. Those that choose one of several equal devices are not
-#: among them: the shards of a run have different ones.
+#: Environment variables that change results, or that load code, and the numbers of kernels that a process keeps. Those
+#: that choose one of several equal devices are not among them: the shards of a run have different ones.
 _VARIABLES: Final = re.compile(
-    r"(PYTEST|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|ATEN|CUDA|CUBLAS|CUDNN|NCCL|OMP|MKL|OPENBLAS|DS)_"
-    r"(?!.*(?:VISIBLE_DEVICES|CACHE|XDIST|CURRENT_TEST|VERSION))[A-Z0-9_]+|PYTHON(PATH|OPTIMIZE|STARTUP|HASHSEED)|LD_PRELOAD|LD_LIBRARY_PATH"
+    r"(PYTEST|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|ATEN|CUDA|CUBLAS|CUDNN|NCCL|OMP|MKL|ONEDNN|DNNL|OPENBLAS|DS)_"
+    r"(?!.*(?:VISIBLE_DEVICES|CACHE(?!_CAPACITY)|XDIST|CURRENT_TEST|VERSION))[A-Z0-9_]+|LRU_CACHE_CAPACITY|"
+    r"PYTHON(PATH|OPTIMIZE|STARTUP|HASHSEED)|LD_PRELOAD|LD_LIBRARY_PATH"
 )
 _PRIVATE: Final = re.compile("TOKEN|KEY|SECRET|PASSW")
 #: Modules of pytest and of this project. Plugins that these load themselves are no news.
