@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import json
 import math
 import sys
@@ -36,6 +37,9 @@ _LONGEST = 30
 _MOST_ELEMENTS, _MOST_PRODUCTS, _MOST_WHOLE = 1 << 24, 1 << 33, 1 << 19
 #: Calls of one overload and dtype: of functions of elements, of other calls that are judged by parts, and of the rest.
 _MOST_POINTWISE, _MOST_RULED, _MOST_WHOLE_OF_ONE = 2, 5, 1
+#: Estimated seconds of a call: at least, for each element that it reads or writes, and for each product of numbers. So
+#: many seconds of more calls are taken, those first that most models make for their time.
+_SECONDS_OF_CALL, _OF_ELEMENT, _OF_PRODUCT, _ALL_MORE = 4e-3, 6e-9, 3e-11, 3.5
 #: Models that have to make a call. What only one of them does is its own affair.
 _FEWEST_MAKERS = 3
 #: Seconds for one call and its mutants.
@@ -81,14 +85,18 @@ def traced(kinds: Iterable[str]) -> tuple[dict[str, list[Spec]], dict[str, str]]
 
 
 def chosen(found: dict[str, list[Spec]]) -> list[_Chosen]:
-    """Return one call for each kernel, dtype, class of sizes and class of strides: the one that most models make."""
+    """Return one call for each kernel, dtype, class of sizes and class of strides: the one that most models make.
+
+    After these come calls that many models make and that cost little.
+    """
     makers: collections.Counter[str] = collections.Counter()
     for calls in found.values():
-        makers.update({json.dumps([call.function, call.args, call.kwargs]) for call in calls})
+        makers.update(set(map(_text, calls)))
     best: dict[Any, _Chosen] = {}
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     common = [(text, count) for text, count in makers.items() if count >= _FEWEST_MAKERS]
-    for text, count in sorted(common, key=lambda item: (-item[1], item[0])):
+    common.sort(key=lambda item: (-item[1], item[0]))
+    for text, count in common:
         for dtype in ("bfloat16", "float32"):
             spec = Spec(*json.loads(text.replace('"bfloat16"', f'"{dtype}"')))
             function = function_of(spec)
@@ -97,7 +105,23 @@ def chosen(found: dict[str, list[Spec]]) -> list[_Chosen]:
             if counts[spec.function, main_dtype(spec)] < _most_of(function):
                 counts[spec.function, main_dtype(spec)] += 1
                 best[class_of(spec)] = _Chosen(spec, main_dtype(spec), count)
-    return list(best.values())
+    return [*best.values(), *_more(common, [one.spec for one in best.values()])]
+
+
+def _more(common: Sequence[tuple[str, int]], known: Sequence[Spec]) -> list[_Chosen]:
+    """Return calls that are not known, by the models that make them and their estimated time."""
+    texts = set(map(_text, known))
+    found: list[_Chosen] = []
+    for text, count in common:
+        spec = Spec(*json.loads(text))
+        function = function_of(spec)
+        if text not in texts and function is not None and not _why_not(spec, function):
+            elements = spec.elements + _made_elements(spec, function)
+            seconds = _SECONDS_OF_CALL + _OF_ELEMENT * elements + _OF_PRODUCT * _products(spec, function)
+            found.append(_Chosen(spec, main_dtype(spec), count, seconds))
+    found.sort(key=lambda one: one.seconds / one.makers)
+    total = itertools.accumulate(one.seconds for one in found)
+    return [one for one, seconds in zip(found, total, strict=True) if seconds <= _ALL_MORE]
 
 
 def _most_of(function: Any) -> int:
@@ -177,16 +201,16 @@ def _products(spec: Spec, function: Any) -> float:
     return 0.0
 
 
-def measure(one: _Chosen, number: int) -> None:
+def measure(one: _Chosen, number: int, *, with_mutants: bool = True) -> None:
     """Make a call and its mutants on the host. A call is left out if a mutant survives."""
     try:
         with models.limited(_PATIENCE):
-            _measure(one, number)
+            _measure(one, number, with_mutants)
     except TimeoutError as error:
         one.left_out = str(error)
 
 
-def _measure(one: _Chosen, number: int) -> None:
+def _measure(one: _Chosen, number: int, with_mutants: bool) -> None:
     host = torch.device("cpu")
     begun = time.process_time()
     try:
@@ -204,6 +228,8 @@ def _measure(one: _Chosen, number: int) -> None:
         return
     if not any(bool(tensor.any()) for tensor in ran.after):
         one.left_out = "a device that does nothing gives its result"
+        return
+    if not with_mutants:
         return
     for name, mutant in mutants.mutants(ran):
         if not wrong(mutant, number):
@@ -250,12 +276,31 @@ def written(measured: Sequence[_Chosen]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def _text(spec: Spec) -> str:
+    return json.dumps([spec.function, spec.args, spec.kwargs])
+
+
+def telling(row: dict[str, Any]) -> list[list[Any]]:
+    """Leave calls out of a group whose result is zeros with the numbers of their place, and return the others.
+
+    A device that does nothing gives that result. What a call gets depends on its place in the group.
+    """
+    found: list[list[Any]] = []
+    for call in row["calls"]:
+        with torch.no_grad():
+            after = run(Spec(*call), torch.device("cpu"), len(found)).after
+        if any(bool(tensor.any()) for tensor in after):
+            found.append(call)
+    row["calls"] = found
+    return found
+
+
 def coverage(found: dict[str, list[Spec]], kept: Iterable[Spec]) -> tuple[float, float]:
     """Return two shares of the calls of all models: those in the sample, and those whose class has a call there."""
-    exact = {json.dumps([spec.function, spec.args, spec.kwargs]) for spec in kept}
+    exact = {_text(spec) for spec in kept}
     classes = {class_of(spec) for spec in kept}
     every = [call for calls in found.values() for call in calls]
-    same = sum(json.dumps([call.function, call.args, call.kwargs]) in exact for call in every)
+    same = sum(_text(call) in exact for call in every)
     return same / len(every), sum(class_of(call) in classes for call in every) / len(every)
 
 
@@ -265,6 +310,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--traced", action="store_true", help="take the traced calls as they are, and choose again")
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="processor time for the sample; the rest is left out"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="with --traced: run mutants only of calls that are new in the sample"
     )
     parser.add_argument("--coverage", action="store_true", help="print the shares of the data as it is")
     options = parser.parse_args(arguments)
@@ -276,27 +324,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"no calls of {kind}: {why}")
     found = {name: data.calls_of(name) for name in data.architectures()}
     if not options.coverage:
-        _choose(found, 60 * options.minutes)
+        _choose(found, 60 * options.minutes, keep=options.keep)
     kept = [call for group in data.sample() for call in group.calls]
     same, alike = coverage(found, kept)
     print(f"{len(found)} architectures; {len(kept)} calls in {len(data.sample())} cases")
+    halves = {name: [call for call in calls if main_dtype(call) == "bfloat16"] for name, calls in found.items()}
     print(f"{same:.1%} of the architectures' calls are made by cases; {alike:.1%} have the class of one that is")
+    print(f"of the calls in bfloat16, {coverage(halves, kept)[0]:.1%} are made by cases")
     return 0
 
 
-def _choose(found: dict[str, list[Spec]], seconds: float) -> None:
+def _choose(found: dict[str, list[Spec]], seconds: float, *, keep: bool) -> None:
     candidates = chosen(found)
+    known = {_text(call) for group in data.sample() for call in group.calls} if keep else set()
     for number, one in enumerate(candidates):
         if time.process_time() > seconds:
             one.left_out = "there was no time left to run its mutants"
             continue
-        measure(one, number)
+        measure(one, number, with_mutants=_text(one.spec) not in known)
         if number % 50 == 0:
             print(f"{number} of {len(candidates)}", file=sys.stderr, flush=True)
         if one.left_out:
             print(f"left out {one.spec}: {one.left_out}", flush=True)
     kept = [one for one in candidates if not one.left_out]
-    rows = written(kept)
+    rows = [row for row in written(kept) if telling(row)]
     text = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     data.SAMPLE.write_text(f'{{"version":{data.VERSION},"groups":[\n{text}\n]}}\n', encoding="utf-8")
     for is_deep in (False, True):

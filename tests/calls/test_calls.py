@@ -22,6 +22,7 @@ from conformance.suites.calls.spec import Made, Spec, function_of
 from conformance.suites.calls.test_calls import generate
 from conformance.suites.operators.plan.catalogue import operators
 from tests.calls import mutants
+from tests.calls import run as generator
 from tests.faults.overriding import Call, after, overridden
 
 HOST = torch.device("cpu")
@@ -70,6 +71,31 @@ def test_cases_have_each_call_once() -> None:
 
     assert len(calls) == len(set(calls))
     assert len({case.id for case in generate()}) == len(generate())
+
+
+def test_a_call_whose_right_result_is_zeros_is_left_out_of_its_place() -> None:
+    odd = ["aten.floor_divide.default", [tensor(7, dtype="int64"), 8], {}, 3]
+    usual = ["aten.silu.default", [tensor(7)], {}, 3]
+    row = {"calls": [odd, usual, odd]}
+
+    assert generator.telling(row) == [usual]
+    assert row["calls"] == [usual]
+
+
+def test_no_group_has_a_call_whose_right_result_is_zeros() -> None:
+    rows = ({"calls": [[s.function, s.args, s.kwargs, 1] for s in group.calls]} for group in data.sample()
+            if not group.is_deep)  # fmt: skip
+
+    assert not [row for row in rows if len(row["calls"]) != len(generator.telling(row))]
+
+
+def test_more_calls_are_those_that_most_models_make_for_their_time() -> None:
+    small = Spec("aten.silu.default", [tensor(7, 9)], {})
+    large = Spec("aten.silu.default", [tensor(2048, 4096)], {})
+    common = [(json.dumps([one.function, one.args, one.kwargs]), 5) for one in (large, small)]
+
+    assert [one.spec for one in generator._more(common, [])] == [small, large]
+    assert [one.spec for one in generator._more(common, [small])] == [large]
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ _NUMBER = 9680
 #: Points at which PyTorch's functions have kinks by default, beside the numbers that a call gives.
 _POINTS = (0.0, 0.5, 1.0, 2.0, 3.0, 6.0)
 #: How far beside a point the derivative of each side is taken, in float64.
-_BESIDE = 1e-6
+_BESIDE = 1e-9
 #: Difference of the two derivatives that is a kink, and largest derivative beside one: a pole is none.
 _KINK, _STEEP = 1e-2, 100.0
 #: Samples of an operator, each with other kinds of arguments.
