@@ -208,7 +208,7 @@ def test_strided(accelerator, device, check):
 
 @case("accelerator.pin.pageable_copies", requires=[COPY], level=Level.CORE)
 def test_pageable_copies(accelerator, device):
-    """Overwriting pageable memory after synchronize() does not change a non-blocking copy of it."""
+    """Neither overwriting pageable memory after synchronize() nor freeing it at once changes a non-blocking copy."""
     source = numbers(HOST)
 
     there = source.to(device, copy=True, non_blocking=True)
@@ -217,3 +217,13 @@ def test_pageable_copies(accelerator, device):
 
     wrong = int((there.cpu() != numbers(HOST)).sum())
     assert wrong == 0, f"{wrong} elements of the copy changed with their source"
+    for count in (5, source.numel()):
+        expected = numbers(HOST)[:count]
+        # Nobody holds the source of this copy. The memory that is filled next is often the same.
+        there = numbers(HOST)[:count].clone().to(device, non_blocking=True)
+        others = [torch.full((count,), -1.0) for _ in range(4)]
+        accelerator.synchronize()
+        wrong = int((there.cpu() != expected).sum())
+        assert wrong == 0, (
+            f"{wrong} elements of a copy changed: {len(others)} tensors were made after its source was freed"
+        )

@@ -42,14 +42,17 @@ def test_index(accelerator, device):
 def test_idle(accelerator, device):
     """synchronize() returns when nothing is queued, any number of times."""
     kept = numbers(device)
-    view = kept.view(-1)[3:]
+    flat = kept.view(-1)
+    view = flat[3:]
 
     for _ in range(3):
         accelerator.synchronize()
 
     assert torch.equal(kept.cpu(), numbers(torch.device("cpu"))), "values changed while nothing was queued"
-    view.fill_(5.0)
-    assert bool((kept.cpu().view(-1)[3:] == 5).all()), "a view made before synchronize() shares no memory with its base"
+    for number, written in ((5, view), (6, flat)):
+        written.fill_(float(number))
+        same = bool((kept.cpu().view(-1)[3:] == number).all())
+        assert same, "a view made before synchronize() shares no memory with its base"
 
 
 @case("accelerator.synchronize.every_device", requires=[SYNCHRONIZE], level=Level.CORE)

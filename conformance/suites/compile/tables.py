@@ -59,6 +59,12 @@ def _added_to_itself(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def _reduced_by_index(operands: Operands, reduction: str) -> torch.Tensor:
+    """Return rows reduced into those that indices name: some twice or more often, some never."""
+    index = (operands.index.abs() // 2)[:, None].expand(9, 9)
+    return (operands.halves / 8).scatter_reduce(0, index, operands.halves.flip(1), reduction)
+
+
 def _signs(operands: Operands) -> torch.Tensor:
     """Return rows of 576 numbers 1 and -1 in turn, computed: their mean is 0, and their variance 1."""
     parity = (operands.integers[:, :8] % 2).to(torch.float32) * 2 - 1
@@ -146,6 +152,9 @@ CHAINED: tuple[tuple[str, str, str, Function], ...] = (
     ("rows added to themselves", "index_put", "float32", lambda o: _added_to_itself(o.halves, o.index)),
     ("largest of the larger row", "amax", "float32", lambda o: torch.maximum(o.halves, o.halves.t() + 1).amax((0, 1))),
     ("running sums of products", "cumsum", "float32", lambda o: (o.halves * 2).cumsum(-1)),
+    ("largest of rows by index", "scatter_reduce.amax", "float32", lambda o: _reduced_by_index(o, "amax")),
+    ("smallest of rows by index", "scatter_reduce.amin", "float32", lambda o: _reduced_by_index(o, "amin")),
+    ("products of rows by index", "scatter_reduce.prod", "float32", lambda o: _reduced_by_index(o, "prod")),
 )  # fmt: skip
 
 #: Exact functions whose zeros have a sign that PyTorch defines: it is copied or taken from the other operand.

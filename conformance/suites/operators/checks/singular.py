@@ -6,10 +6,12 @@ Each matrix of a batch has a status of its own, and a check of the first one alo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from conformance.accelerators.capabilities import Mode
+from conformance.numerics.compare import plain
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import is_factorisation
@@ -32,11 +34,26 @@ def singular(cell: Cell) -> None:
 
 def _check(cell: Cell, sample: Call) -> bool:
     """Check one call; return whether the host refuses it, so that it could be checked."""
-    refusal = attempt(call, cell.info, sample.on(HOST)).error
-    if not isinstance(refusal, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # torch has no types here
+    made = attempt(call, cell.info, sample.on(HOST))
+    if made.error is None:
+        return _check_status(cell, sample, made.value)
+    if not isinstance(made.error, torch.linalg.LinAlgError):  # type: ignore[attr-defined]  # torch has no types here
         return False
     found = settled(attempt(execution.execute, cell.info, cell.on(sample)))
     cell.judge.claim(sample, found.error is not None, "accepted, and it is singular or not positive definite")
+    return True
+
+
+def _check_status(cell: Cell, sample: Call, due: Any) -> bool:
+    """Check which matrices an operator with a status names; return whether the host names one."""
+    info = getattr(due, "info", None)
+    if not cell.info.name.endswith("_ex") or info is None or not bool(info.any()):
+        return False
+    found = plain(execution.execute(cell.info.op, cell.on(sample)).info)
+    said = (
+        f"status {found.tolist()}, on PyTorch's CPU {info.tolist()}: each matrix without an inverse or factors has one"
+    )
+    cell.judge.claim(sample, torch.equal(found != 0, info != 0), said)
     return True
 
 

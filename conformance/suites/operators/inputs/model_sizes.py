@@ -148,6 +148,7 @@ def _linear(dtype: torch.dtype) -> Iterator[Size]:
         bias = whole(right[1], dtype=dtype)
         yield Size(_values(left, dtype), (_values(right[::-1], dtype), bias))
     yield Size(whole(2, 3, 8, dtype=dtype), (whole(_WORDS, 8, dtype=dtype), whole(_WORDS, dtype=dtype)))
+    yield Size(whole(_ROWS, 1, 2, dtype=dtype), (whole(3, 2, dtype=dtype), whole(3, dtype=dtype)))
 
 
 def _batches() -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
@@ -194,8 +195,18 @@ def _convolutions(dims: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...],
     yield (1, _TERMS, *ones), (2, _TERMS, *ones), 1
 
 
+#: Kernels, strides and paddings of models: of patches, of halving and doubling, of first layers.
+_KERNELS = ((2, 2, 0), (1, 2, 0), (3, 2, 1), (4, 2, 1), (4, 4, 0), (5, 1, 2), (7, 2, 3))
 #: Dimensions of an image.
 _PLANE = 2
+
+
+def _kernels(dims: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor, tuple[tuple[str, Any], ...]]]:
+    """Yield images, weights and keywords for each kernel of models, over all channels and over each one alone."""
+    image = whole(2, 4, *range(9, 9 + dims), dtype=dtype, most=1)
+    for (side, stride, padding), groups in itertools.product(_KERNELS, (1, 4)):
+        weight = whole(4, 4 // groups, *(side,) * dims, dtype=dtype, most=1)
+        yield image, weight, _named(groups=groups, stride=stride, padding=padding)
 
 
 def _convolution(dims: int) -> Make:
@@ -209,6 +220,8 @@ def _convolution(dims: int) -> Make:
         if dims == _PLANE:  # patches of an image with one channel
             patches = whole(768, 1, 16, 16, dtype=dtype, most=1)
             yield Size(whole(1, 1, 26, 26, dtype=dtype, most=1), (patches,), _named(stride=10))
+        for planes, weight, given_by_name in _kernels(dims, dtype):
+            yield Size(planes, (weight,), given_by_name)
 
     return make
 
@@ -222,6 +235,8 @@ def _transposed(dims: int) -> Make:
             turned = (weight[1] * groups, weight[0] // groups, *weight[2:])
             bias = whole(weight[0], dtype=dtype)
             yield Size(_values(image, dtype), (_values(turned, dtype), bias), _named(groups=groups))
+        for planes, kernel, given_by_name in _kernels(dims, dtype):
+            yield Size(planes, (kernel,), given_by_name)
 
     return make
 
@@ -287,6 +302,9 @@ def _attention(dtype: torch.dtype) -> Iterator[Size]:
         query, key, value = given(1, 2, 33, head), given(1, 2, 33, head), given(1, 2, 33, head)
         yield Size(query, (key, value), _named(is_causal=True))
     yield Size(given(1, 1, 5, 64), (given(1, 1, 1025, 64), given(1, 1, 1025, 64)))
+    for heads, rows in ((4, 1), (8, 33)):  # several heads of queries for one of keys, with one row as in a decoder
+        keys = given(1, heads // 2, 1031, 8)
+        yield Size(given(1, heads, rows, 8), (keys, keys.flip(2)), _named(enable_gqa=True))
     yield Size(given(_ROWS, 1, 1, 8), (given(_ROWS, 1, 2, 8), given(_ROWS, 1, 2, 8)), trained=False)
     for batches, heads, rows in ((2, 1, 7), (1, 3, 7), (2, 1, 1), (2, 3, 1)):
         # A mask that repeats along an axis is another one along the others.

@@ -263,6 +263,11 @@ def _compare_form(cell: Cell, change: Change, form: Call, expected: Any, actual:
             _compare_output(cell, change, form, position, plain(actual), plain(wanted), exact, n)
         else:
             _check_size(cell, change, form, f"output {position}", actual, wanted)
+    if facts(cell.info.name).gathers and all(_comparable(*pair) for pair in zip(found, due, strict=True)):
+        held = choices.are_held(cell.info, form, [plain(leaf) for leaf in found])
+        cell.judge.claim(
+            form, held, "the elements at the returned places are others, or have one place twice", "output 1"
+        )
 
 
 def _compare_output(

@@ -143,6 +143,8 @@ def out_variants(cell: Cell, sample: Call) -> None:
             _into(cell, arranged.named(part="inputs"), usual_of.value, forms.OUT, _alike, may_refuse=may_refuse)
     if _can_hold(usual.value, _with_gaps, cell.device):
         _into(cell, sample, usual.value, f"{forms.OUT}, outputs with gaps", _with_gaps, may_refuse=True, gaps=True)
+    if cell.is_first_dtype and _can_hold(usual.value, _within, cell.device):
+        _into(cell, sample, usual.value, f"{forms.OUT}, outputs within other memory", _within, gaps=True)
     _into(cell, sample, usual.value, f"{forms.OUT} with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
         _into(cell, sample, usual.value, f"{forms.OUT} with integer outputs", _integers)
@@ -186,6 +188,11 @@ def _alike(leaf: Any) -> torch.Tensor:
 
 def _with_gaps(leaf: Any) -> torch.Tensor:
     return arrangements.with_gaps(_alike(leaf))
+
+
+def _within(leaf: Any) -> torch.Tensor:
+    """Return a dense output in the middle of a larger tensor, as a row of a buffer is."""
+    return poisoned((leaf.numel() + 6,), leaf.dtype)[3 : leaf.numel() + 3].view(leaf.shape)
 
 
 def _can_hold(value: Any, build: Build, device: torch.device) -> bool:

@@ -139,6 +139,19 @@ def _picks(x: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor)
     return distinct and bool(_equal(x.gather(dim, index), values).all())
 
 
+def are_held(info: Any, sample: Call, found: Leaves) -> bool:
+    """Return whether the places that an operator gives hold its values, whichever of them it chose.
+
+    ``found`` are values and places. A choice without places, or of a tensor without dimensions, is held.
+    """
+    x = sample.input.detach()
+    if len(found) < 2 or x.dim() == 0:
+        return True
+    dim = _dim(info.name, sample)
+    values, index = (leaf if leaf.dim() == x.dim() else leaf.unsqueeze(dim) for leaf in found)
+    return not x.shape[dim] or _picks(x, dim, index, values)
+
+
 def _ordered(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves | None:
     """Settle sort, argsort and topk: the indices of equal elements are open, and of an unsorted topk the order."""
     x = sample.input.detach()

@@ -1,0 +1,95 @@
+"""Calls with one dimension more, with one less, and with none; and calls in which one tensor is in two places.
+
+The database has few numbers of dimensions for most operators, and a tensor of its own in each place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.numerics.trees import mapped
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.judge.cells import Cell
+
+from . import variants
+from .comparing import check_with_forms
+from .families import Stage, source
+from .kinds import of_other_sizes, representative
+
+#: Numbers from 9640 on are no numbers of other samples.
+_NUMBER, _ONE_TENSOR = 9640, 9660
+
+
+def _raised(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.stack([tensor, tensor.flip(0)]) if tensor.dim() else torch.stack([tensor, tensor])
+
+
+#: What has another number of dimensions, by the words for it.
+_CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "one dimension more": _raised,
+    "two dimensions more": lambda tensor: _raised(tensor)[:, None],
+    "one dimension less": lambda tensor: tensor[-1].clone() if tensor.dim() else tensor,
+    "no dimension": lambda tensor: tensor[(-1,) * tensor.dim()].clone(),
+}
+
+
+def _compare(cell: Cell, sample: Call) -> None:
+    check_with_forms(cell, sample)
+    variants.rearranged(cell, sample, ("non-contiguous", "transposed"))
+
+
+@source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)
+def ranks(cell: Cell) -> Iterator[Call]:
+    """Yield a sample with other numbers of dimensions: of all its tensors, and of the first one alone."""
+    sample = of_other_sizes(cell)
+    if sample is None or not all(tensor.numel() for tensor in sample.tensors):
+        return
+    known = {tuple(tensor.dim() for tensor in each.tensors) for each in cell.fixed}
+    number = _NUMBER
+    for name, change in _CHANGES.items():
+        for first_alone in (False, True) if len(sample.tensors) > 1 else (False,):
+            found = _changed(sample, change, first_alone=first_alone)
+            if tuple(tensor.dim() for tensor in found.tensors) not in known and _is_taken(cell, found):
+                yield replace(found, number=number, source=f"{name}{' of the first tensor' if first_alone else ''}")
+                number += 1
+
+
+def _changed(sample: Call, change: Callable[[torch.Tensor], torch.Tensor], *, first_alone: bool) -> Call:
+    """Return the sample with another number of dimensions of its tensors."""
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or (first_alone and value is not sample.input):
+            return value
+        return change(value.detach())
+
+    return sample.with_arguments(mapped(sample.arguments, leaf))
+
+
+@source(Mode.INFERENCE, check_with_forms, stage=Stage.FORMS, once=True, fixed=True)
+def one_tensor_twice(cell: Cell) -> Iterator[Call]:
+    """Yield a sample whose first tensor is in the places of all that have its shape and dtype."""
+    sample = representative(cell.fixed)
+    first = sample.input
+    if not isinstance(first, torch.Tensor) or of_other_sizes(cell) is None:
+        return
+    alike = [t for t in sample.tensors if t is not first and (t.shape, t.dtype) == (first.shape, first.dtype)]
+    if alike:
+        found = sample.with_arguments(mapped(sample.arguments, lambda leaf: first if _is_one_of(leaf, alike) else leaf))
+        if _is_taken(cell, found):
+            yield replace(found, number=_ONE_TENSOR, source="one tensor in all places")
+
+
+def _is_one_of(leaf: Any, tensors: list[torch.Tensor]) -> bool:
+    return any(leaf is tensor for tensor in tensors)
+
+
+def _is_taken(cell: Cell, sample: Call) -> bool:
+    """Return whether the host computes the call, and draws nothing for it."""
+    made = host_call(cell.info.op, sample)
+    return made.error is None and not made.draws
