@@ -121,10 +121,12 @@ def _attended() -> list[ModuleCall]:
 
 
 def _sequences() -> Iterator[tuple[str, list[ModuleCall]]]:
-    """Yield recurrent modules of two layers in both directions, with rows that end early."""
-    sizes = {"input_size": 4, "hidden_size": 3, "num_layers": 2, "bidirectional": True}
+    """Yield recurrent modules in both directions: of two layers with rows that end early, and of many and long rows."""
+    sizes = {"input_size": 4, "hidden_size": 3, "bidirectional": True}
     for kind in (nn.RNN, nn.GRU, nn.LSTM):
-        yield kind.__name__, [ModuleCall(Packed, (kind,), sizes, (_x(4, 6, 4), [3, 6, 1, 4]), {}, "a packed sequence")]
+        early = {**sizes, "num_layers": 2}
+        packed = ModuleCall(Packed, (kind,), early, (_x(4, 6, 4), [3, 6, 1, 4]), {}, "a packed sequence")
+        yield kind.__name__, [packed, *(_call(kind, _x(*shape, 4), **sizes) for shape in ((2, 131), (131, 1)))]
 
 
 def _shapes() -> Iterator[tuple[str, list[ModuleCall]]]:
