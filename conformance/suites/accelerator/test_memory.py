@@ -117,6 +117,38 @@ def test_empty_cache_keeps_values(accelerator, device):
         assert bool((values[:513] == step + 7).all()), "empty_cache() changed what was written before it"
         assert bool((values[513:] == step).all()), "empty_cache() changed the values of queued work"
     assert all(bool((tensor.cpu() == 99).all()) for tensor in fresh)
+    numbers, places = torch.arange(35.0).view(7, 5), torch.tensor([6, 0, 3])
+    for name, work in QUEUED.items():
+        result = work(numbers.to(device), places.to(device))
+        accelerator.empty_cache()
+        assert torch.equal(result.cpu(), work(numbers, places)), f"empty_cache() changed a queued result of {name}"
+
+
+#: Work of unlike kernels on a matrix of small whole numbers and places of its rows. The results are exact.
+QUEUED = {
+    "index_add": lambda x, i: torch.zeros_like(x).index_add_(0, i, x[:3]),
+    "index_put": lambda x, i: torch.zeros_like(x).index_put_((i,), x[:3]),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "scatter": lambda x, i: torch.zeros_like(x).scatter_(0, i[:, None].expand(3, 5), x[:3]),
+    "gather": lambda x, i: x.gather(0, i[:, None].expand(3, 5)),
+    "matmul": lambda x, i: x @ x.t(),
+    "addmm": lambda x, i: torch.addmm(x[0], x, x[:5]),
+    "conv1d": lambda x, i: torch.nn.functional.conv1d(x[None], x[None, :, :3]),
+    "sum": lambda x, i: x.sum(0),
+    "cumsum": lambda x, i: x.cumsum(0),
+    "sort": lambda x, i: x.sort(0, descending=True).values,
+    "topk": lambda x, i: x.topk(2).values,
+    "argmax": lambda x, i: x.argmax(1),
+    "cat": lambda x, i: torch.cat([x, x]),
+    "where": lambda x, i: torch.where(x > 9, x, -x),
+    "masked_select": lambda x, i: x.masked_select(x > 9),
+    "nonzero": lambda x, i: (x % 2).nonzero(),
+    "transposed copy": lambda x, i: x.t().contiguous(),
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
+    "max_pool1d": lambda x, i: torch.nn.functional.max_pool1d(x[None], 2),
+    "add": lambda x, i: x + x.flip(0),
+    "cast": lambda x, i: x.to(torch.int32) + 1,
+}
 
 
 NUMBERS = (

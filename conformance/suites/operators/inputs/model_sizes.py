@@ -28,6 +28,8 @@ _NUMBER = 9750
 _ROWS: Final = 65537
 #: Terms of a sum: a sum of ones in 16 bits stays at 2,048, or at 256. A prime beyond a tile's multiple.
 _TERMS: Final = 4099
+#: Factor whose products with a count have no pattern in their middle bits.
+_SCATTERS: Final = 40503
 #: Words of a vocabulary, and a number of channels that is no power of two.
 _WORDS, _CHANNELS = 32003, 80
 #: Numbers per head.
@@ -96,9 +98,9 @@ def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
 
 
 def whole(*shape: int, dtype: torch.dtype, most: int = 2) -> torch.Tensor:
-    """Return the integers from ``-most`` to ``most`` in turn; no dimension divides the turn of seven and more."""
-    count, turn = math.prod(shape), 2 * most + 1
-    return ((torch.arange(count) * 3 + torch.arange(count) // 7) % turn - most).to(dtype).view(shape)
+    """Return integers from ``-most`` to ``most`` in an order without a period: neighbours and both ends have other rows."""
+    steps = torch.arange(math.prod(shape))
+    return ((steps * _SCATTERS >> 7) % (2 * most + 1) - most).to(dtype).view(shape)
 
 
 def positive(*shape: int, dtype: torch.dtype) -> torch.Tensor:

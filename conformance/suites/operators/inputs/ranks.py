@@ -20,10 +20,10 @@ from conformance.suites.operators.judge.cells import Cell
 from . import variants
 from .comparing import check_with_forms
 from .families import Stage, source
-from .kinds import of_other_sizes, representative
+from .kinds import of_other_sizes
 
 #: Numbers from 9640 on are no numbers of other samples.
-_NUMBER, _ONE_TENSOR = 9640, 9660
+_NUMBER, _ONE_TENSOR = 9640, 9659
 
 
 def _raised(tensor: torch.Tensor) -> torch.Tensor:
@@ -74,19 +74,25 @@ def _changed(sample: Call, change: Callable[[torch.Tensor], torch.Tensor], *, fi
 @source(Mode.INFERENCE, check_with_forms, stage=Stage.FORMS, once=True, fixed=True)
 def one_tensor_twice(cell: Cell) -> Iterator[Call]:
     """Yield a sample whose first tensor is in the places of all that have its shape and dtype."""
-    sample = representative(cell.fixed)
-    first = sample.input
-    if not isinstance(first, torch.Tensor) or of_other_sizes(cell) is None:
+    if of_other_sizes(cell) is None:
         return
+    by_size = sorted(cell.fixed, key=lambda each: -each.elements)
+    found = next((one for sample in by_size if (one := _with_one_tensor(sample)) is not None), None)
+    if found is not None and _is_taken(cell, found):
+        yield replace(found, number=_ONE_TENSOR, source="one tensor in all places")
+
+
+def _with_one_tensor(sample: Call) -> Call | None:
+    """Return the sample with its first tensor in the places of all that are like it; None if none is."""
+    first = sample.input
+    if not isinstance(first, torch.Tensor):
+        return None
     alike = [t for t in sample.tensors if t is not first and (t.shape, t.dtype) == (first.shape, first.dtype)]
-    if alike:
-        found = sample.with_arguments(mapped(sample.arguments, lambda leaf: first if _is_one_of(leaf, alike) else leaf))
-        if _is_taken(cell, found):
-            yield replace(found, number=_ONE_TENSOR, source="one tensor in all places")
 
+    def leaf(value: Any) -> Any:
+        return first if any(value is tensor for tensor in alike) else value
 
-def _is_one_of(leaf: Any, tensors: list[torch.Tensor]) -> bool:
-    return any(leaf is tensor for tensor in tensors)
+    return sample.with_arguments(mapped(sample.arguments, leaf)) if alike else None
 
 
 def _is_taken(cell: Cell, sample: Call) -> bool:

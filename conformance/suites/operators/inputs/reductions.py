@@ -23,6 +23,8 @@ from .families import source
 #: Numbers from 9680 on are no numbers of other samples.
 _NUMBER = 9680
 _SHAPE = (2, 3, 1, 2, 5)
+#: Fewer dimensions, each of which may have a kernel of its own.
+_FEWER = (2, 3, 4)
 #: Reductions along one dimension that the database does not count among its reductions.
 _ALONG_ONE = frozenset(("max.reduction_with_dim", "min.reduction_with_dim", "logsumexp", "aminmax"))
 #: The only one without ``keepdim``.
@@ -37,10 +39,17 @@ def reductions(cell: Cell) -> Iterator[Call]:
         return
     several: list[Any] = [(0, -1), tuple(range(len(_SHAPE)))] if getattr(cell.info, "supports_multiple_dims", 0) else []
     kept = {} if cell.info.name == _WITHOUT_KEEPDIM else {"keepdim": True}
-    for order, (dim, negative) in enumerate((dim, negative) for dim in (-1, 1, *several) for negative in (False, True)):
+    ways = [(dim, negative) for dim in (-1, 1, *several) for negative in (False, True)]
+    for order, (dim, negative) in enumerate(ways):
         kwargs = kept if negative else {}
         given = _values(cell.dtype, negative=negative)
         yield Call(_NUMBER + order, given, (), {"dim": dim, **kwargs}, source="values of one sign in five dimensions")
+        if dim in (-1, 1) and negative:
+            for dims in _FEWER if cell.dtype is torch.float32 else ():
+                fewer = given[(0,) * (len(_SHAPE) - dims)]
+                number = _NUMBER + len(ways) + len(_FEWER) * order + dims
+                said = f"values of one sign in {dims} dimensions"
+                yield Call(number, fewer, (), {"dim": min(dim, dims - 1), **kwargs}, source=said)
 
 
 def _values(dtype: torch.dtype, *, negative: bool) -> torch.Tensor:

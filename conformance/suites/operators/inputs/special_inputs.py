@@ -32,8 +32,8 @@ from .families import Stage, check, source
 from .kinds import unlike
 from .special_values import FACTORS, Change, is_real, of_values
 
-#: Elements of a long sample of wide integers.
-_LONG = 4099
+#: Elements of a long sample of wide integers, or of special values.
+_LONG = 8209
 #: Relative and absolute tolerance where only other numbers count.
 _GROSS = (1e-3, 1e-5)
 #: Results of this size may have overflowed.
