@@ -98,7 +98,7 @@ def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
 
 
 def whole(*shape: int, dtype: torch.dtype, most: int = 2) -> torch.Tensor:
-    """Return integers from ``-most`` to ``most`` in an order without a period: neighbours and both ends have other rows."""
+    """Return integers from ``-most`` to ``most`` in an order without a period: rows differ, also first and last ones."""
     steps = torch.arange(math.prod(shape))
     return ((steps * _SCATTERS >> 7) % (2 * most + 1) - most).to(dtype).view(shape)
 

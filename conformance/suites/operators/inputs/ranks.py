@@ -50,12 +50,11 @@ def ranks(cell: Cell) -> Iterator[Call]:
     sample = of_other_sizes(cell)
     if sample is None or not all(tensor.numel() for tensor in sample.tensors):
         return
-    known = {tuple(tensor.dim() for tensor in each.tensors) for each in cell.fixed}
     number = _NUMBER
     for name, change in _CHANGES.items():
         for first_alone in (False, True) if len(sample.tensors) > 1 else (False,):
             found = _changed(sample, change, first_alone=first_alone)
-            if tuple(tensor.dim() for tensor in found.tensors) not in known and _is_taken(cell, found):
+            if _is_taken(cell, found):
                 yield replace(found, number=number, source=f"{name}{' of the first tensor' if first_alone else ''}")
                 number += 1
 

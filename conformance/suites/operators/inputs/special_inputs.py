@@ -27,7 +27,7 @@ from conformance.suites.operators.judge.aspects import Aspect
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
 
-from . import forms, large, special_values, tiers, tiny_inputs
+from . import forms, large, model_sizes, special_values, tiers, tiny_inputs
 from .families import Stage, check, source
 from .kinds import unlike
 from .special_values import FACTORS, Change, is_real, of_values
@@ -200,6 +200,15 @@ def long_floats(cell: Cell) -> Iterator[Change]:
         for number, tensor in itertools.islice(of_values(cell, sample), 1):
             for value in (torch.nan, torch.inf, -torch.inf):
                 yield replace(special_values.rare(sample, number, tensor, value), in_forms=False)
+
+
+@source(Mode.INFERENCE, _compare, stage=Stage.LARGE, dtypes=(torch.float32,))
+def chosen_among_special(cell: Cell) -> Iterator[Change]:
+    """Yield the sizes of models with NaN in some rows, for what gives places: it may have a kernel for each size."""
+    known = facts(cell.info.name)
+    if (known.gathers or known.positions) and not known.open_for_specials:
+        for sample in model_sizes.calls(cell, trained=False):
+            yield replace(special_values.rare(sample, 0, sample.input, torch.nan), in_forms=False)
 
 
 def check_kernel(cell: Cell, sample: Call) -> None:
