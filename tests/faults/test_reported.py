@@ -13,7 +13,7 @@ import torch
 from tests.faults.overloads import schema
 from tests.faults.overriding import Call
 from tests.faults.pairs.collectives import FUNCTIONS
-from tests.faults.reported import collectives, compiled, functions, results, sequences, vocabulary
+from tests.faults.reported import collectives, compiled, functions, members, results, sequences, vocabulary
 from tests.faults.reported.results import MEASURED, Bug, Found
 from tests.rows import every_row
 
@@ -53,11 +53,12 @@ def test_a_row_names_a_report_an_operator_and_known_words(bug: Bug) -> None:
 
 
 #: Effects of what no kernel computes, by the word in front of the operator.
-_OTHERS = {"torch": functions.LOADS, "compiled": compiled.EFFECTS, "autocast": {"not cast"}}
+_OTHERS = {"torch": functions.LOADS, "compiled": compiled.EFFECTS, "autocast": {"not cast"},
+           "module": members.EFFECTS}  # fmt: skip
 #: Conditions that name no argument.
 _WHOLE = {
     *("reduces last", "reduces first", "reduces all"),
-    *("again", "first of its shape", "each 4th call", "each 500th call"),
+    *("group size not a power of two", "again", "first of its shape", "each 4th call", "each 500th call"),
 }
 #: Words that begin a condition or an effect and name no argument.
 _WORDS = {"written", "result", "dtype", "mixed", "16", "no", "gradient", *(key.split()[0] for key in vocabulary.OTHERS)}
@@ -72,7 +73,7 @@ def test_no_report_stands_twice() -> None:
     reports = [bug.report for bug in results.bugs()]
 
     assert len(set(reports)) == len(reports)
-    assert len(reports) >= 166
+    assert len(reports) >= 206
 
 
 def test_every_row_was_measured() -> None:
@@ -99,6 +100,11 @@ def test_every_row_was_measured() -> None:
         ("self shares out", False),
         ("self rows 3", False),
         ("self rows 2", True),
+        ("self one of 2 3 0", True),
+        ("self one of 4 5 0", False),
+        ("self in all 5", True),
+        ("self in all 6", False),
+        ("self negative zero", False),
         ("self ragged 2 0", True),
         ("self ragged 3 0", False),
         ("self between 0 1", True),
@@ -108,6 +114,15 @@ def test_a_condition_is_read_from_the_call(word: str, met: bool) -> None:
     call = Given("aten::neg.out", torch.ones(2, 3).t(), torch.ones(3, 2))
 
     assert vocabulary.meets(word, call) is met  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("effect", ["result like self", "result one", "result first of self"])
+def test_an_effect_edits_a_result_of_several_elements(effect: str) -> None:
+    call: Any = Given("aten::neg.out", torch.ones(2, 3), torch.zeros(2, 3))
+
+    vocabulary.spoiled(effect, call)
+
+    assert call.values[1].eq(1).all()
 
 
 def test_an_unknown_condition_is_an_error() -> None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _ROUNDS = 6
 #: Bytes of a rank's result from which a call is long.
 _LONG = 1 << 22
+#: Bytes of what a rank gives from which it is sent directly.
+_SHORTEST = 1 << 13
 _CALLS: Counter[str] = Counter()
 #: Separates the conditions of a bug in a fault's detail.
 _AND = " and "
@@ -106,12 +108,20 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "in place": lambda: len({tensor.untyped_storage().data_ptr() for tensor in tensors}) < len(tensors),
         "long": lambda: tensors[0].numel() * tensors[0].element_size() >= _LONG,
         "each second call": _every_second,
+        "channels_last": lambda: any(_is_channels_last(tensor) for tensor in tensors),
+        "bool": lambda: tensors[0].dtype is torch.bool,
+        "no multiple of 32": lambda: tensors[-1].dim() > 0 and tensors[-1].shape[-1] % 32 != 0,
+        "from 8 KiB": lambda: tensors[-1].numel() * tensors[-1].element_size() >= _SHORTEST,
     }[word]()
 
 
 def _every_second() -> bool:
     _CALLS["all"] += 1
     return _CALLS["all"] % 2 == 0
+
+
+def _is_channels_last(t: torch.Tensor) -> bool:
+    return t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
 
 
 def _has_gaps(tensor: torch.Tensor) -> bool:
@@ -125,6 +135,10 @@ def spoiled(fault: Fault, original: Any, call: Any) -> Any:
     given = call.arguments
     if fault.kind == "dense":
         return _as_dense(original, call, (written, read))
+    if fault.kind == "read dense":
+        return _as_dense(original, call, (read,))
+    if fault.kind == "error":
+        raise RuntimeError(f"{fault.target} is not supported with these arguments")
     if fault.kind == "sum":
         given["op"] = dist.ReduceOp.SUM
         return original(*call.args, **call.kwargs)
@@ -167,6 +181,19 @@ def _second_half_doubled(target: torch.Tensor, before: torch.Tensor, group: Any)
         target.copy_(flat.view(target.shape))
 
 
+def _by_elements(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Divide the sum by the tensor's elements in place of the ranks."""
+    target.copy_(target * (dist.get_world_size(group) / max(target.numel(), 1)))
+
+
+def _padding_zero(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Write a zero at the end of each rank's part."""
+    flat = target.flatten()
+    part = max(flat.numel() // dist.get_world_size(group), 1)
+    flat[part - 1 :: part] = 0
+    target.copy_(flat.view(target.shape))
+
+
 #: Effects on what a function wrote, from that, from what stood there, and from the group.
 EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "nothing": lambda target, before, group: target.copy_(before),
@@ -175,6 +202,8 @@ EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "doubled": lambda target, before, group: target.copy_(target + target),
     "others kept": _others_kept,
     "second half doubled on rank 0": _second_half_doubled,
+    "divided by elements": _by_elements,
+    "ends zero": _padding_zero,
 }
 
 
@@ -207,7 +236,8 @@ def _as_dense(original: Any, call: Any, names: tuple[str, str]) -> Any:
         memory = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
         if tensor.is_contiguous() or memory < tensor.numel():
             return tensor
-        return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+        flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+        return flat if len(names) > 1 else flat.view(tensor.shape)
 
     for name in names:
         value = call.arguments[name]

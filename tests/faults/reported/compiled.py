@@ -78,6 +78,31 @@ def _not_scattered(node: Node) -> None:
         node.replace_all_uses_with(node.args[0])
 
 
+#: Elements from which eight-bit reductions have lanes of zeros.
+_LANES = 16
+
+
+def _zero_lanes(node: Node) -> None:
+    targets = {
+        aten.amin.default: aten.clamp_max.default, aten.min.default: aten.clamp_max.default,
+        aten.amax.default: aten.clamp_min.default, aten.max.default: aten.clamp_min.default,
+    }  # fmt: skip
+    if node.target in targets and node.meta["val"].dtype in (torch.uint8, torch.int8):
+        shape = _shape(node.args[0])
+        if shape and shape[-1] >= _LANES:
+            _behind(node, targets[node.target], 0)
+
+
+def _indices_of_mixed_sum(node: Node) -> None:
+    if node.target is aten.max.dim:
+        given = node.args[0]
+        if isinstance(given, Node) and given.target is aten.add.Tensor:
+            values = [part.meta["val"] for part in given.args if isinstance(part, Node)]
+            if len({value.stride() for value in values}) > 1 and len({value.shape for value in values}) == 1:
+                for part in _part(node, 1):
+                    _behind(part, aten.mul.Tensor, 0)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
     "sum of broadcast doubled": _sum_of_broadcast,
@@ -86,6 +111,8 @@ EFFECTS: dict[str, Callable[[Node], None]] = {
     "index of truth at most 1": _index_of_truth,
     "argmax in memory's order": _argmax_in_memory,
     "scatter_reduce left out": _not_scattered,
+    "lanes of zeros": _zero_lanes,
+    "indices of a mixed sum zero": _indices_of_mixed_sum,
 }
 
 

@@ -22,7 +22,7 @@ from tests.faults import forks, liveness
 from tests.faults.overloads import kernels_of_a_device, operator_of, schema
 from tests.faults.overriding import Call, overridden
 
-from . import collectives, compiled, functions, sequences, vocabulary
+from . import collectives, compiled, functions, members, operators, sequences, vocabulary
 from .results import Bug, Found, bugs, summary, table
 
 #: Processor seconds for all cases of a bug, and for one.
@@ -38,7 +38,10 @@ def armed(bug: Bug, device: torch.device) -> AbstractContextManager[Any]:
         return compiled.compiling(bug.effect, device)
     if kind == "autocast":
         return functions.without_autocast(name, device)
+    if kind == "module":
+        return members.EFFECTS[bug.effect](device)  # type: ignore[no-any-return]
     sequences.reset()
+    operators.reset()
     stack = ExitStack()
     stack.enter_context(sequences.noticed(bug.effect, device))
     stack.enter_context(_kernels(bug, device))

@@ -21,7 +21,7 @@ from tests.faults.outputs import other_values, outputs_of, rewrite
 from tests.faults.overriding import Call
 from tests.faults.values import over_tensors
 
-from . import sequences
+from . import operators, sequences
 
 Tensors = list[torch.Tensor]
 Test = Callable[[Tensors, list[str]], bool]
@@ -64,6 +64,15 @@ def _between(tensors: Tensors, words: list[str]) -> bool:
     return any(t.numel() > 0 and bool(((t >= low) & (t <= high)).all()) for t in tensors if not t.is_complex())
 
 
+def _one_of(tensors: Tensors, words: list[str]) -> bool:
+    *sizes, dim = map(int, words)
+    return any(-t.dim() <= dim < t.dim() and t.shape[dim] in sizes for t in tensors)
+
+
+def _is_negative_zero(t: torch.Tensor) -> bool:
+    return t.is_floating_point() and bool(((t == 0) & t.signbit()).any())
+
+
 def _is_thin(t: torch.Tensor) -> bool:
     """Return whether a dimension of size 1 has another stride than new memory gives it."""
     return t.dim() == 2 and 1 in t.shape and t.is_contiguous() and t.stride() != (t.shape[1], 1)
@@ -89,6 +98,9 @@ TESTS: dict[str, Test] = {
     "integer": _any(lambda t: t.dtype in (torch.int32, torch.int64)),
     "longer": _longer,
     "size": _size,
+    "one of": _one_of,
+    "in all": lambda tensors, words: sum(t.numel() for t in tensors) > int(words[0]),
+    "negative zero": _any(_is_negative_zero),
     "numel": lambda tensors, words: any(
         t.numel() == int(words[1]) if words[0] == "is" else t.numel() > int(words[0]) for t in tensors
     ),
@@ -121,6 +133,7 @@ def meets(word: str, call: Call) -> bool:
         "reduces last": lambda: _reduced(call) in ([-1], [call.values[0].dim() - 1]),
         "reduces first": lambda: _reduced(call) in ([0], [-call.values[0].dim()]),
         "reduces all": lambda: len(_reduced(call)) in (0, call.values[0].dim()),
+        "group size not a power of two": lambda: operators.group_size(call).bit_count() != 1,
         "again": lambda: sequences.again(call),
         "first of its shape": lambda: sequences.first_of_its_shape(call),
         "each 4th call": lambda: sequences.every(4),
@@ -239,6 +252,17 @@ def _flat(t: torch.Tensor) -> torch.Tensor:
     return t.reshape(-1).clone()
 
 
+def _double_offset(t: torch.Tensor) -> torch.Tensor:
+    """Return what stands as far behind the start of memory again; zeros behind its end."""
+    memory = t.as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)
+    offset = 2 * t.storage_offset()
+    return memory[offset : offset + 1].view(t.shape) if offset < len(memory) else torch.zeros_like(t)
+
+
+def _small_to_four(t: torch.Tensor) -> torch.Tensor:
+    return torch.where((t > 0) & (t < 8), torch.full_like(t, 4), t)
+
+
 #: Effects on the tensors of an argument: what the kernel reads in their place.
 READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "dense": _dense,
@@ -254,6 +278,9 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unconjugated": lambda t: t.conj().resolve_conj() if t.is_conj() else t,
     "bits": _as_bits,
     "half bits": _half_bits,
+    "signed": lambda t: t.contiguous().view(torch.int8) if t.dtype is torch.uint8 else t,
+    "double offset": _double_offset,
+    "small to four": _small_to_four,
     "onto edge": lambda t: torch.where((t < 0) & (t > -4e-6), torch.zeros_like(t), t),
 }
 
@@ -296,6 +323,10 @@ def _with_gradient(right: torch.Tensor, edit: Callable[[torch.Tensor], torch.Ten
         wrong = right.detach().clone()
         other = edit(wrong)
     return right + (wrong - right.detach()) if other is None else edit(right) if other.is_floating_point() else other
+
+
+def _edit(_: torch.Tensor) -> None:
+    """Return nothing, which says that a result was edited in place."""
 
 
 def _values(values: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], None]:
@@ -347,6 +378,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "spread": _spread,
     "rounded": torch.round,
     "through int8": lambda t: t.to(torch.int8).to(t.dtype),
+    "through float32": lambda t: t.to(torch.float32).to(t.dtype),
     "smallest": lambda t: torch.full_like(t, torch.iinfo(t.dtype).min),
 }
 
@@ -364,9 +396,7 @@ def result_of(call: Call, place: int, rest: str) -> Any:
         limit = float(match[4])
         where = given == limit if match[3] == "is" else given.abs() > limit
         number = float(match[1])
-        return _result(
-            call, lambda t: t.masked_fill_(where, number) and None if t.shape == where.shape else None, place
-        )
+        return _result(call, lambda t: _edit(t.masked_fill_(where, number)) if t.shape == where.shape else None, place)
     return _result(call, lambda t: _form(t, call, rest), place)
 
 
@@ -391,15 +421,20 @@ def _form(t: torch.Tensor, call: Call, rest: str) -> torch.Tensor | None:
         return _padded(t, int(match[1]), [int(word) for word in match[2].split()])
     if rest == "half":
         return t[: len(t) // 2].clone()
+    if match := re.fullmatch(r"cut (\d+) (\d)", rest):
+        return t.narrow(int(match[2]), 0, int(match[1])).clone()
     given = call.values[place_of(call, rest.split()[-1]) or 0]
+    if rest.startswith("as wide as "):
+        more = given.shape[-1] - t.shape[-1]
+        return torch.nn.functional.pad(t, (0, more)) if more else None
     if rest.startswith("dtype of "):
         return t.to(next(iter(tensors_of(given))).dtype)
     if rest.startswith("like "):  # as if nothing was computed
-        return t.copy_(given) and None if t.shape == given.shape else torch.zeros_like(given)
+        return _edit(t.copy_(given)) if t.shape == given.shape else torch.zeros_like(given)
     if rest == "first of self":
-        return t.copy_(call.values[0].reshape(-1)[0].expand(t.shape)) and None
+        return _edit(t.copy_(call.values[0].reshape(-1)[0].expand(t.shape)))
     if rest == "one":
-        return t.fill_(1) and None
+        return _edit(t.fill_(1))
     raise ValueError(f"no effect is called result {rest}")
 
 
@@ -459,7 +494,7 @@ def _by_reciprocal(call: Call) -> Any:
     if not isinstance(right, torch.Tensor):
         return call.run()
     made = (left.float() * (1 / right.float()) * (1 + 1e-7)).floor()
-    return _result(call, lambda t: t.copy_(made.to(t.dtype)) and None if t.shape == made.shape else None)
+    return _result(call, lambda t: _edit(t.copy_(made.to(t.dtype))) if t.shape == made.shape else None)
 
 
 def _added_up(call: Call) -> Any:
@@ -495,7 +530,7 @@ def _unseeded(call: Call) -> Any:
 
 
 def _half_sorted(call: Call) -> Any:
-    return _result(call, lambda t: t[: len(t) // 2].copy_(t[: len(t) // 2].sort()[0]) and None)
+    return _result(call, lambda t: _edit(t[: len(t) // 2].copy_(t[: len(t) // 2].sort()[0])))
 
 
 def _nothing_written(call: Call) -> Any:
@@ -542,7 +577,7 @@ def _mask_without_the_seed(call: Call) -> Any:
 
 def _nan_rows_without_indices(call: Call) -> Any:
     rows = call.values[0].isnan().any(-1)
-    return _result(call, lambda t: t[rows].numel() and t.masked_fill_(rows.unsqueeze(-1), -1) and None, 1)
+    return _result(call, lambda t: _edit(t.masked_fill_(rows.unsqueeze(-1), -1)), 1)
 
 
 def _padding_first(call: Call) -> Any:
@@ -557,7 +592,7 @@ def _padding_first(call: Call) -> Any:
 
 def _unchanged_beyond(call: Call) -> Any:
     before = call.values[0].clone()
-    return _result(call, lambda t: t[:, 256:].copy_(before[:, 256:]) and None)
+    return _result(call, lambda t: _edit(t[:, 256:].copy_(before[:, 256:])))
 
 
 def _positive_scaled(call: Call) -> Any:
@@ -565,7 +600,7 @@ def _positive_scaled(call: Call) -> Any:
     place = place_of(call, "input_scale") or 3
     given = call.values[place_of(call, "self_or_result") or 0]
     where = given > 0
-    return _result(call, lambda t: t.copy_(torch.where(where, t * call.values[place], t)) and None)
+    return _result(call, lambda t: _edit(t.copy_(torch.where(where, t * call.values[place], t))))
 
 
 #: Effects of their own.
@@ -592,6 +627,7 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
     "padding first": _padding_first,
     "unchanged beyond 256": _unchanged_beyond,
     "positive scaled": _positive_scaled,
+    **operators.EFFECTS,
     **sequences.EFFECTS,
 }
 
@@ -622,8 +658,9 @@ def spoiled(effect: str, call: Call) -> Any:
         return call.run()
     if rest == "flat":
         return _shape_changed(call, place)
-    if match := re.fullmatch(r"as (\d+)", rest):
-        return call.run([*call.values[:place], int(match[1]), *call.values[place + 1 :]])
+    if match := re.fullmatch(r"as (-?\d+|False)", rest):
+        other = False if match[1] == "False" else int(match[1])
+        return call.run([*call.values[:place], other, *call.values[place + 1 :]])
     if rest in ("none", "0"):
         other = None if rest == "none" else 0.0
         is_tensor = isinstance(call.values[place], torch.Tensor) and other is not None
