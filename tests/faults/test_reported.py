@@ -116,13 +116,13 @@ def test_a_condition_is_read_from_the_call(word: str, met: bool) -> None:
     assert vocabulary.meets(word, call) is met  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("effect", ["result like self", "result one", "result first of self"])
-def test_an_effect_edits_a_result_of_several_elements(effect: str) -> None:
+@pytest.mark.parametrize("rest", ["like self", "one", "first of self"])
+def test_an_effect_edits_a_result_of_several_elements(rest: str) -> None:
     call: Any = Given("aten::neg.out", torch.ones(2, 3), torch.zeros(2, 3))
+    result = torch.zeros(2, 3)
 
-    vocabulary.spoiled(effect, call)
-
-    assert call.values[1].eq(1).all()
+    assert vocabulary._form(result, call, rest) is None
+    assert result.eq(1).all()
 
 
 def test_an_unknown_condition_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,19 +79,15 @@ def _not_scattered(node: Node) -> None:
         node.replace_all_uses_with(node.args[0])
 
 
-#: Elements from which eight-bit reductions have lanes of zeros.
-_LANES = 16
+#: Elements that one group of threads of a reduction reads.
+_GROUP = 1024
 
 
-def _zero_lanes(node: Node) -> None:
-    targets = {
-        aten.amin.default: aten.clamp_max.default, aten.min.default: aten.clamp_max.default,
-        aten.amax.default: aten.clamp_min.default, aten.max.default: aten.clamp_min.default,
-    }  # fmt: skip
-    if node.target in targets and node.meta["val"].dtype in (torch.uint8, torch.int8):
-        shape = _shape(node.args[0])
-        if shape and shape[-1] >= _LANES:
-            _behind(node, targets[node.target], 0)
+def _long_argmax(node: Node) -> None:
+    if node.target in (aten.argmax.default, aten.argmin.default):
+        shape, dim = _shape(node.args[0]), node.args[1] if len(node.args) > 1 else None
+        if (math.prod(shape) if dim is None else shape[dim]) > _GROUP:
+            _behind(node, aten.remainder.Scalar, _GROUP)
 
 
 def _indices_of_mixed_sum(node: Node) -> None:
@@ -111,7 +108,7 @@ EFFECTS: dict[str, Callable[[Node], None]] = {
     "index of truth at most 1": _index_of_truth,
     "argmax in memory's order": _argmax_in_memory,
     "scatter_reduce left out": _not_scattered,
-    "lanes of zeros": _zero_lanes,
+    "place in the group": _long_argmax,
     "indices of a mixed sum zero": _indices_of_mixed_sum,
 }
 

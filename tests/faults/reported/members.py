@@ -52,9 +52,11 @@ def _empty_cache_refused(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _idle_left_out(device: torch.device) -> Iterator[None]:
+def _negative_times(device: torch.device) -> Iterator[None]:
+    """Give each fifth time between two events the wrong sign."""
     core = started().core
-    core.set_switch("event_leaves_out_idle", 1.0)
+    core.set_switch("event_elapsed_scale", -1.0)
+    core.set_switch("where_every", 5.0)
     try:
         yield
     finally:
@@ -65,5 +67,5 @@ def _idle_left_out(device: torch.device) -> Iterator[None]:
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
     "counter not restored": _counter_not_restored,
     "refused by torch.accelerator": _empty_cache_refused,
-    "idle time left out": _idle_left_out,
+    "each fifth time negative": _negative_times,
 }

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from conformance.coverage.databases import tensors_of
 from tests.faults.outputs import outputs_of
 from tests.faults.overriding import Call
 
@@ -60,10 +59,10 @@ def _first_column(call: Call) -> Any:
 
 
 def _rounded_quotient(call: Call) -> Any:
-    """Subtract as many divisors as the quotient in the operands' own dtype says."""
+    """Subtract as many divisors as the product with the divisor's rounded reciprocal says."""
     left, right = call.values[:2]
     with torch.no_grad():
-        made = left - right * (left / right).floor()
+        made = left - right * (left * (1 / right)).floor()
     return _edited(call, lambda t: t.copy_(made) if t.shape == made.shape else None)
 
 

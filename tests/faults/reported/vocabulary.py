@@ -409,6 +409,14 @@ def _padded(t: torch.Tensor, block: int, dims: list[int]) -> torch.Tensor:
     return t
 
 
+def _like(t: torch.Tensor, given: torch.Tensor, rest: str) -> torch.Tensor | None:
+    """Return a result with the width of an argument, or an argument itself, as if nothing was computed."""
+    if rest.startswith("as wide as "):
+        more = given.shape[-1] - t.shape[-1]
+        return torch.nn.functional.pad(t, (0, more)) if more else None
+    return _edit(t.copy_(given)) if t.shape == given.shape else torch.zeros_like(given)
+
+
 def _form(t: torch.Tensor, call: Call, rest: str) -> torch.Tensor | None:
     """Return a result of another form."""
     if rest == "first as last":
@@ -419,18 +427,13 @@ def _form(t: torch.Tensor, call: Call, rest: str) -> torch.Tensor | None:
         return t.to(getattr(torch, match[1]))
     if match := re.fullmatch(r"padded (\d+)((?: -\d)+)", rest):
         return _padded(t, int(match[1]), [int(word) for word in match[2].split()])
-    if rest == "half":
-        return t[: len(t) // 2].clone()
-    if match := re.fullmatch(r"cut (\d+) (\d)", rest):
-        return t.narrow(int(match[2]), 0, int(match[1])).clone()
+    if match := re.fullmatch(r"half|cut (\d+) (\d)", rest):
+        return t[: len(t) // 2].clone() if rest == "half" else t.narrow(int(match[2]), 0, int(match[1])).clone()
     given = call.values[place_of(call, rest.split()[-1]) or 0]
-    if rest.startswith("as wide as "):
-        more = given.shape[-1] - t.shape[-1]
-        return torch.nn.functional.pad(t, (0, more)) if more else None
+    if rest.startswith(("as wide as ", "like ")):
+        return _like(t, given, rest)
     if rest.startswith("dtype of "):
         return t.to(next(iter(tensors_of(given))).dtype)
-    if rest.startswith("like "):  # as if nothing was computed
-        return _edit(t.copy_(given)) if t.shape == given.shape else torch.zeros_like(given)
     if rest == "first of self":
         return _edit(t.copy_(call.values[0].reshape(-1)[0].expand(t.shape)))
     if rest == "one":
