@@ -18,9 +18,15 @@ def _counter_not_restored(device: torch.device) -> Iterator[None]:
     module: Any = torch.get_device_module(device.type)
     set_rng_state = module.set_rng_state
 
-    class Generator(torch.Generator):
+    original = torch.Generator
+
+    class Kind(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+    class Generator(original, metaclass=Kind):  # type: ignore[misc, valid-type]
         def set_state(self, new_state: torch.Tensor) -> Any:
-            result = super().set_state(new_state)
+            result = original.set_state(self, new_state)
             if self.device.type == device.type:
                 self.manual_seed(self.initial_seed())
             return result
