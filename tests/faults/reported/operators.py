@@ -48,6 +48,11 @@ def _out_kept(call: Call) -> Any:
     return _named(call, "out")
 
 
+def _as_before(call: Call) -> Any:
+    before = call.values[0].clone()
+    return _edited(call, lambda t: t.copy_(before))
+
+
 def _first_column(call: Call) -> Any:
     """Spoil the first number of each row but the first."""
 
@@ -124,6 +129,7 @@ def _memory_kept(call: Call) -> Any:
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
     "out kept": _out_kept,
+    "as before": _as_before,
     "first column of later rows": _first_column,
     "remainder by rounded quotient": _rounded_quotient,
     "negative zeros to nan": _negative_zeros,
