@@ -59,6 +59,12 @@ def _added_to_itself(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def _long(operands: Operands) -> torch.Tensor:
+    """Return 3,240 computed numbers, all unlike: the largest and the smallest lie beyond a block of 1,024."""
+    steps = torch.arange(3240, device=operands.halves.device)
+    return ((steps + 1700) * 1009 % 3240 + operands.integers[4, 4]).to(torch.float32)
+
+
 def _reduced_by_index(operands: Operands, reduction: str) -> torch.Tensor:
     """Return rows reduced into those that indices name: some twice or more often, some never."""
     index = (operands.index.abs() // 2)[:, None].expand(9, 9)
@@ -149,6 +155,10 @@ CHAINED: tuple[tuple[str, str, str, Function], ...] = (
     ("place of the largest truth value", "max.reduction_with_dim", "bool",
      lambda o: (o.integers > o.integers[5]).max(0, keepdim=True).indices),
     ("place of the largest integer", "argmax", "int64", lambda o: (o.integers * 3 + o.divisors).argmax(0)),
+    ("place of the largest of a long row", "argmax", "float32", lambda o: _long(o).argmax()),
+    ("place of the smallest of long rows", "argmin", "float32", lambda o: _long(o).view(2, -1).argmin(-1)),
+    ("place of the largest sum with a transpose", "max.reduction_with_dim", "float32",
+     lambda o: (o.halves + 8 * o.divisors.t()).max(1).indices),
     ("rows added to themselves", "index_put", "float32", lambda o: _added_to_itself(o.halves, o.index)),
     ("largest of the larger row", "amax", "float32", lambda o: torch.maximum(o.halves, o.halves.t() + 1).amax((0, 1))),
     ("running sums of products", "cumsum", "float32", lambda o: (o.halves * 2).cumsum(-1)),

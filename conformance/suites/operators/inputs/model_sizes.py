@@ -26,6 +26,8 @@ from .families import Stage, source
 _NUMBER = 9750
 #: One more than a launch has in y and z, and a prime.
 _ROWS: Final = 65537
+#: Rows beyond 2^19, where a grid of 8 rows in a block passes 65,535 blocks.
+_MOST_ROWS: Final = (1 << 19) + 21
 #: Terms of a sum: a sum of ones in 16 bits stays at 2,048, or at 256. A prime beyond a tile's multiple.
 _TERMS: Final = 4099
 #: Factor whose products with a count have no pattern in their middle bits.
@@ -98,7 +100,7 @@ def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
 
 
 def whole(*shape: int, dtype: torch.dtype, most: int = 2) -> torch.Tensor:
-    """Return integers from ``-most`` to ``most`` in an order without a period: rows differ, also first and last ones."""
+    """Return integers from ``-most`` to ``most`` in an order without a period: also first and last rows differ."""
     steps = torch.arange(math.prod(shape))
     return ((steps * _SCATTERS >> 7) % (2 * most + 1) - most).to(dtype).view(shape)
 
@@ -120,8 +122,8 @@ def _named(**kwargs: Any) -> tuple[tuple[str, Any], ...]:
 # --- products of matrices ---------------------------------------------------------------------------------------------
 
 
-def _products() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    yield (_ROWS, 2), (2, 3)
+def _products(dtype: torch.dtype) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    yield (_MOST_ROWS if dtype is torch.float32 else _ROWS, 2), (2, 3)
     yield (3, 2), (2, _ROWS)
     yield (2, _TERMS), (_TERMS, 3)
     yield (129, _CHANNELS), (_CHANNELS, 96)
@@ -134,19 +136,19 @@ def _values(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 @sizes_of("mm", "matmul")
 def _mm(dtype: torch.dtype) -> Iterator[Size]:
-    for left, right in _products():
+    for left, right in _products(dtype):
         yield Size(_values(left, dtype), (_values(right, dtype),))
 
 
 @sizes_of("addmm")
 def _addmm(dtype: torch.dtype) -> Iterator[Size]:
-    for left, right in _products():
+    for left, right in _products(dtype):
         yield Size(whole(right[1], dtype=dtype), (_values(left, dtype), _values(right, dtype)))
 
 
 @sizes_of("nn.functional.linear")
 def _linear(dtype: torch.dtype) -> Iterator[Size]:
-    for left, right in _products():
+    for left, right in _products(dtype):
         bias = whole(right[1], dtype=dtype)
         yield Size(_values(left, dtype), (_values(right[::-1], dtype), bias))
     yield Size(whole(2, 3, 8, dtype=dtype), (whole(_WORDS, 8, dtype=dtype), whole(_WORDS, dtype=dtype)))
@@ -252,7 +254,7 @@ for _dims in (1, 2, 3):
 
 
 def _rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
-    yield whole(_ROWS, 3, dtype=dtype)
+    yield whole(_MOST_ROWS if dtype is torch.float32 else _ROWS, 3, dtype=dtype)
     yield whole(2, _WORDS, dtype=dtype)
     yield whole(129, _CHANNELS, dtype=dtype)
     for width in _BETWEEN:
@@ -300,8 +302,9 @@ def _attention(dtype: torch.dtype) -> Iterator[Size]:
     def given(*shape: int) -> torch.Tensor:
         return whole(*shape, dtype=dtype) / 4
 
-    for head in _HEADS:
-        query, key, value = given(1, 2, 33, head), given(1, 2, 33, head), given(1, 2, 33, head)
+    for head, rows in zip(_HEADS, itertools.cycle((33, 5)), strict=False):
+        # As models make them: heads lie beside each other in a row, and batches are several.
+        query, key, value = (given(2, count, 2, head).transpose(1, 2) for count in (rows, 33, 33))
         yield Size(query, (key, value), _named(is_causal=True))
     yield Size(given(1, 1, 5, 64), (given(1, 1, 1025, 64), given(1, 1, 1025, 64)))
     for heads, rows in ((4, 1), (8, 33)):  # several heads of queries for one of keys, with one row as in a decoder
@@ -324,7 +327,7 @@ def _lines(dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, int]]:
     yield positive(_TERMS, dtype=dtype), 0
     yield positive(3, _TERMS, dtype=dtype), 1
     yield positive(_TERMS, 3, dtype=dtype), 0
-    yield positive(_ROWS, 3, dtype=dtype), 1
+    yield positive(_MOST_ROWS if dtype is torch.float32 else _ROWS, 3, dtype=dtype), 1
     yield positive(2, 3, _ROWS, dtype=dtype), 1
     for width in _BETWEEN:
         yield positive(3, width, dtype=dtype), 1
@@ -365,6 +368,9 @@ def _embedding(dtype: torch.dtype) -> Iterator[Size]:
     yield Size(whole(_WORDS, 4, dtype=dtype), (places(77, _WORDS),))
     yield Size(whole(5, 3, dtype=dtype), (places(_ROWS, 5),), trained=dtype is torch.float32)
     yield Size(whole(3, _TERMS, dtype=dtype), (places(5, 3),))
+    # The gradient of one word is left out, or is less for words that are frequent.
+    yield Size(whole(7, 2, dtype=dtype), (places(_EQUAL, 7),), _named(padding_idx=3, scale_grad_by_freq=True))
+    yield Size(whole(7, 2, dtype=dtype), (places(_EQUAL, 7),), _named(padding_idx=-2))
 
 
 @sizes_of("index_select")
