@@ -22,8 +22,8 @@ CALLS = {
 
 
 def sizes(world_size):
-    """Return nine numbers of elements for each rank, around the number of ranks and around 2^18."""
-    return (1, world_size - 1, world_size, world_size + 1, 13, LARGE - 1, LARGE, LARGE + 1, 0)
+    """Return ten numbers of elements for each rank, around the number of ranks, around 2^18, and beyond 2^20."""
+    return (1, world_size - 1, world_size, world_size + 1, 13, LARGE - 1, LARGE, LARGE + 1, 4 * LARGE + 3, 0)
 
 
 def sent(rank, size):
@@ -68,7 +68,7 @@ def given(call, rank, world_size, size):
 
 @case("comm.sizes", requires=[COMM], axes={"call": CALLS}, world_size=(2, 3))
 def test_sizes(check, device, call, rank, world_size, group):
-    """A collective is exact at nine sizes: none, one, around the number of ranks, and around 2^18."""
+    """A collective is exact at ten sizes: none, one, around the number of ranks, around 2^18, and beyond 2^20."""
     for size in sizes(world_size):
         exact = expected(call, rank, world_size, size)
         result = torch.full(exact.shape, -1.0, device=device)
