@@ -204,6 +204,10 @@ def many_indices(sample: Call, _: torch.Tensor) -> bool:
     return len(sample.args) > 1 and sample.args[1].numel() > 1024
 
 
+def many_matrices(sample: Call, result: torch.Tensor) -> bool:
+    return result.dim() == 3 and len(result) > 1 << 16 and len(sample.args) > 1
+
+
 def a_vocabulary(sample: Call, _: torch.Tensor) -> bool:
     return sample.input.shape[0] > 32000
 
@@ -232,6 +236,8 @@ def a_head_of_80(sample: Call, _: torch.Tensor) -> bool:
         ("nn.functional.embedding[float16-inference]", where(a_vocabulary, torch.Tensor.zero_)),
         ("index_add[float32-inference]", where(many_indices, lambda r: r.clamp_(max=1024))),
         ("scatter_add[int64-inference]", where(many_indices, lambda r: r.clamp_(max=1024))),
+        ("nn.functional.linear[float32-inference]", where(many_matrices, lambda r: r[0].copy_(r[-1]))),
+        ("mm[float32-inference]", where(lambda _, r: len(r) > 1 << 19, lambda r: r[1 << 19 :].zero_())),
         ("add[bfloat16-inference]", where(lambda _, r: r.dim() == 4 and r.shape[1] == 80, lambda r: r[:, 64:].zero_())),
     ],
 )
@@ -361,6 +367,67 @@ def after_a_refusal() -> Device:
 )
 def test_a_call_that_is_made_again(name: str, device: Callable[[], Device], monkeypatch: pytest.MonkeyPatch) -> None:
     red(f"{name}[float32-inference]", device(), "again, with other data", monkeypatch)
+
+
+# --- numbers of dimensions, one tensor twice, places among special values ---------------------------------------------
+
+
+def unlike_for(condition: Callable[[Call], bool], change: Callable[[Any], Any]) -> Device:
+    """Return a device that gives another result, or raises, where the condition on the call holds."""
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        return change(result) if condition(sample) else result
+
+    return execute
+
+
+def refuses(_: Any) -> Any:
+    raise RuntimeError("not supported")
+
+
+def without_dimensions(sample: Call) -> bool:
+    return all(tensor.dim() == 0 for tensor in sample.tensors)
+
+
+def transposed_batches(sample: Call) -> bool:
+    return sample.input.dim() == 3 and not sample.input.is_contiguous()
+
+
+def itself(sample: Call) -> bool:
+    return any(value is sample.input for value in sample.args)
+
+
+def nan_among_many_rows(sample: Call) -> bool:
+    return sample.input.dim() == 2 and len(sample.input) > 511 and bool(sample.input.isnan().any())
+
+
+def without_places(result: Any) -> Any:
+    return type(result)((result[0], result[1].masked_fill(result[0].isnan().any(-1, keepdim=True), -1)))
+
+
+def without_a_status(result: Any) -> Any:
+    return type(result)((*result[:-1], torch.zeros_like(result[-1])))
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "message"),
+    [
+        ("masked_scatter", unlike_for(without_dimensions, lambda r: r.view(-1)), "no dimension"),
+        ("nn.functional.linear", unlike_for(transposed_batches, refuses), "not supported"),
+        ("scatter", unlike_for(itself, refuses), "not supported"),
+        ("topk", unlike_for(nan_among_many_rows, without_places), "the elements at the returned places"),
+        ("linalg.lu_factor_ex", unlike_for(lambda _: True, without_a_status), "status"),
+    ],
+)
+def test_other_arguments_than_the_databases_have(
+    name: str, device: Device, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(f"operators.{name}[float32-inference]").count > 5
+    monkeypatch.setattr(execution, "execute", device)
+
+    with pytest.raises((AssertionError, RuntimeError), match=message):
+        run(f"operators.{name}[float32-inference]")
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------

@@ -20,10 +20,12 @@ from conformance.suites.operators.judge.cells import Cell
 from . import variants
 from .comparing import check_with_forms
 from .families import Stage, source
-from .kinds import of_other_sizes
+from .kinds import of_other_sizes, unlike
 
 #: Numbers from 9640 on are no numbers of other samples.
 _NUMBER, _ONE_TENSOR = 9640, 9659
+#: Samples of an operator with unlike arguments or numbers of dimensions.
+_SAMPLES = 5
 
 
 def _raised(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,16 +43,19 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def _compare(cell: Cell, sample: Call) -> None:
     check_with_forms(cell, sample)
-    variants.rearranged(cell, sample, ("non-contiguous", "transposed"))
+    variants.rearranged(cell, sample, ("non-contiguous", "transposed in memory"))
 
 
 @source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)
 def ranks(cell: Cell) -> Iterator[Call]:
-    """Yield a sample with other numbers of dimensions: of all its tensors, and of the first one alone."""
+    """Yield samples with each number of dimensions, and one with others: of all tensors, and of the first one alone."""
     sample = of_other_sizes(cell)
     if sample is None or not all(tensor.numel() for tensor in sample.tensors):
         return
     number = _NUMBER
+    for given in unlike(cell, cell.fixed, _SAMPLES, by_dims=True):
+        yield replace(given, number=number, source="another number of dimensions")
+        number += 1
     for name, change in _CHANGES.items():
         for first_alone in (False, True) if len(sample.tensors) > 1 else (False,):
             found = _changed(sample, change, first_alone=first_alone)
