@@ -9,12 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.suites.rank_functions import Group
 from conformance.suites.workloads.parallel.deepspeed_engine import config_of, start
 
 from .decoder import Decoder
 from .families import MOMENTUM, ROWS, Family, Linear, hinge, tokens
-from .reference import Comparison
+from .reference import Comparison, Placed
 from .training import placed
 
 LAYERS = 2
@@ -70,7 +69,7 @@ def family_of() -> Family:
 
 
 def check_auto_tp(check: Any, accelerator: Any, device: torch.device) -> None:
-    """Check a training whose layers AutoTP has cut: the parts of all ranks are the weights of one process."""
+    """Check a training whose layers AutoTP has cut: each rank's parts are those of one process."""
     rank, ranks, family = dist.get_rank(), dist.get_world_size(), family_of()
     config = config_of(0, "float32", 1, tensor_parallel={"autotp_size": ranks}, zero_force_ds_cpu_optimizer=False)
     config["train_micro_batch_size_per_gpu"] = ROWS
@@ -85,16 +84,17 @@ def check_auto_tp(check: Any, accelerator: Any, device: torch.device) -> None:
         engine.backward(loss)
         named = dict(engine.module.named_parameters())
         found = {name: value.grad for name, value in named.items() if value.grad is not None}
-        compared.gradients(step, {name: joined(grad, shapes[name]) for name, grad in found.items()})
+        compared.gradients(step, {name: placed_part(grad, shapes[name], rank) for name, grad in found.items()})
         engine.step()
-        compared.weights(step, {name: joined(value.detach(), shapes[name]) for name, value in named.items()})
+        compared.weights(step, {name: placed_part(value.detach(), shapes[name], rank) for name, value in named.items()})
         compared.loss(step, float(loss.detach()))
     compared.tell(check)
 
 
-def joined(part: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Return the full tensor: the parts of all ranks, joined along the dimension in which they are shorter."""
-    cut = [dim for dim, (own, full) in enumerate(zip(part.shape, shape, strict=True)) if own != full]
-    if not cut:
-        return part
-    return torch.cat(Group.of_all().gathered(part), cut[0])
+def placed_part(part: torch.Tensor, shape: torch.Size, rank: int) -> Placed:
+    """Return a rank's part of a tensor of a shape with its places: the parts lie in the order of the ranks."""
+    places = torch.arange(shape.numel()).view(shape)
+    for dim, (own, full) in enumerate(zip(part.shape, shape, strict=True)):
+        if own != full:
+            places = places.narrow(dim, rank * own, own)
+    return Placed(part, places)

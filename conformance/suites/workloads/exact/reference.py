@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -58,6 +58,13 @@ def reference(family: Family, steps: int, *, proven: bool = True) -> Reference:
     return Reference(tuple(done), proof.bits, proof.where, initial)
 
 
+class Placed(NamedTuple):
+    """Part of a tensor, with the place of each of its elements in the whole one, flattened."""
+
+    value: torch.Tensor
+    places: torch.Tensor
+
+
 class Comparison:
     """Differences of a training from the exact one, in the order in which they arose.
 
@@ -94,7 +101,7 @@ class Comparison:
         if found < parts:
             self._keep(step, f"{found} ranks have a loss, for {parts} parts of the batch")
 
-    def gradients(self, step: int, found: Mapping[str, torch.Tensor]) -> None:
+    def gradients(self, step: int, found: Mapping[str, torch.Tensor | Placed]) -> None:
         """Compare gradients by the parameters' names; a sharded one is compared with its own part."""
         exact = self._exact.steps[step].gradients
         if not found:
@@ -102,7 +109,7 @@ class Comparison:
         for name, value in found.items():
             self._tensor(step, f"the gradient of {name}", value, exact[name])
 
-    def weights(self, step: int, found: Mapping[str, torch.Tensor]) -> None:
+    def weights(self, step: int, found: Mapping[str, torch.Tensor | Placed]) -> None:
         """Compare weights after a step."""
         for name, value in found.items():
             self._tensor(step, f"the weight {name} after the step", value, self._exact.steps[step].weights[name])
@@ -127,8 +134,8 @@ class Comparison:
     def _before(self, step: int) -> Mapping[str, torch.Tensor]:
         return self._exact.steps[step - 1].weights if step else self._exact.initial
 
-    def _tensor(self, step: int, what: str, value: torch.Tensor, exact: torch.Tensor) -> None:
-        value, places = local(value, exact)
+    def _tensor(self, step: int, what: str, value: torch.Tensor | Placed, exact: torch.Tensor) -> None:
+        value, places = value if isinstance(value, Placed) else local(value, exact)
         wanted, found = exact.flatten()[places], value.detach().cpu().double()
         self.compared += 1
         if found.shape != wanted.shape:
@@ -160,19 +167,19 @@ class Comparison:
             check.metric("largest_sum", f"{self._where}: {self._exact.where}")
 
 
-def local(value: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return this rank's part of a tensor, and the place of each of its elements in the whole one, flattened."""
+def local(value: torch.Tensor, exact: torch.Tensor) -> Placed:
+    """Return this rank's part of a tensor with its places."""
     places = torch.arange(exact.numel()).view(exact.shape)
     if not hasattr(value, "full_tensor"):
-        return value, places
+        return Placed(value, places)
     from torch.distributed.tensor import Partial, distribute_tensor
     from torch.distributed.tensor.placement_types import _StridedShard
 
     if any(isinstance(each, Partial | _StridedShard) for each in value.placements):
-        return value.full_tensor(), places
+        return Placed(value.full_tensor(), places)
     # Every rank has all places, so that none is sent.
     laid = distribute_tensor(places.to(value.device), value.device_mesh, value.placements, src_data_rank=None)
-    return value.to_local(), laid.to_local().cpu()
+    return Placed(value.to_local(), laid.to_local().cpu())
 
 
 def _index(flat: int, shape: tuple[int, ...]) -> str:
