@@ -17,10 +17,11 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from conformance.accelerators.registry import resolve
 from conformance.plan.bundled import BundledCase, bundled_cases
 from conformance.plan.selection import matches
 from tests.exact import other_kernels
@@ -52,13 +53,15 @@ class Ended:
     seconds: float = 0.0
 
 
-def exact_cases(pattern: str = EXACT) -> list[BundledCase]:
-    """Return the planned exact cases that match, without those of a library that is not installed."""
-    found = [planned for planned in bundled_cases(["workloads"]) if matches(EXACT, planned.case.id)]
+def exact_cases(pattern: str = EXACT, accelerator: str = "cpu") -> list[BundledCase]:
+    """Return the planned exact cases that match and that an accelerator claims, without those of an absent library."""
+    claims = resolve(accelerator).static_declaration
     installed = importlib.util.find_spec("deepspeed") is not None
     return [
-        planned for planned in found
-        if matches(pattern, planned.case.id) and (installed or "deepspeed" not in planned.case.subject)
+        planned for planned in bundled_cases(["workloads"])
+        if matches(EXACT, planned.case.id) and matches(pattern, planned.case.id)
+        and all(claims.supports(cell) for cell in planned.case.requires)
+        and (installed or "deepspeed" not in planned.case.subject)
     ]  # fmt: skip
 
 
@@ -66,8 +69,10 @@ def prepare(chosen: list[BundledCase]) -> None:
     """Import what the cases need, and make all references, once and before a condition changes what operators do."""
     import torch
 
-    from conformance.suites.workloads.exact import injected, residues
+    from conformance.suites.workloads.exact import residues
+    from conformance.suites.workloads.exact.families import families
     from conformance.suites.workloads.exact.reference import reference
+    from conformance.suites.workloads.test_exact import NARROW
     from tests.parallel_faults.run import exact_references
 
     torch.set_num_threads(1)
@@ -76,10 +81,10 @@ def prepare(chosen: list[BundledCase]) -> None:
         for name in getattr(module, "RANK_IMPORTS", ()):
             importlib.import_module(name)
     exact_references()
+    for name in {name for names in NARROW.values() for name in names}:
+        reference(replace(families()[name], steps=1), 1)
     residues.from_integers()
     residues.from_gradients()
-    for proven in (True, False):
-        reference(injected.family_of(), injected.family_of().steps, proven=proven)
 
 
 def ended(planned: BundledCase, condition: str, accelerator: str) -> Ended:
@@ -125,7 +130,6 @@ def _body(planned: BundledCase, name: str, rank: int, folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from conformance.accelerators.registry import resolve
     from conformance.judging.checker import Checker
 
     # As in a run of the suite: each process of a compiler's pool would import torch.
@@ -157,7 +161,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--how", choices=CONDITIONS, default="usual")
     parser.add_argument("--accelerator", default="cpu")
     given = parser.parse_args(words)
-    chosen = [planned for pattern in given.pattern for planned in exact_cases(pattern)]
+    chosen = [planned for pattern in given.pattern for planned in exact_cases(pattern, given.accelerator)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         prepare(chosen)

@@ -113,45 +113,41 @@ def _install_collectives() -> None:
     library = torch.library.Library("c10d", "IMPL")
     _KEPT.append(library)
     for key in ("CPU", "PrivateUse1"):
-        for name, make in (("allreduce_", _all_reduce), ("_reduce_scatter_base_", _reduce_scatter)):
-            original = torch.library.get_kernel(f"c10d::{name}", key)
-            library.impl(name, make(original), key, with_keyset=True)
+        library.impl("allreduce_", _all_reduce, key)
+        library.impl("_reduce_scatter_base_", _reduce_scatter, key)
 
 
-def _in_other_order(given: torch.Tensor, group: Any, ranks: int) -> torch.Tensor:
-    """Return the sum over the ranks, from the last to the first."""
+_KINDS = dist.ReduceOp.RedOpType
+#: Functions of two tensors that a reduction repeats. A mean is a sum that is divided.
+_OF_TWO = {
+    int(_KINDS.SUM): torch.add, int(_KINDS.AVG): torch.add, int(_KINDS.PRODUCT): torch.mul,
+    int(_KINDS.MAX): torch.maximum, int(_KINDS.MIN): torch.minimum,
+}  # fmt: skip
+
+
+def _from_the_last(given: torch.Tensor, group: Any, op: Any) -> torch.Tensor:
+    """Return the reduction over the ranks, from the last to the first."""
     COUNTED["ranks"] = COUNTED.get("ranks", 0) + 1
-    parts = [torch.empty_like(given, memory_format=torch.contiguous_format) for _ in range(ranks)]
+    size, kind = dist.ProcessGroup.unbox(group).size(), int(op.op())
+    parts = [torch.empty_like(given, memory_format=torch.contiguous_format) for _ in range(size)]
     torch.ops.c10d.allgather_([parts], [given.contiguous()], group, False)[1].wait()
     total = parts.pop()
     while parts:
-        total = total + parts.pop()
-    return total
+        total = _OF_TWO[kind](total, parts.pop())
+    return total / size if kind == int(_KINDS.AVG) else total
 
 
-def _is_sum(op: Any) -> bool:
-    return int(op.op()) == int(dist.ReduceOp.SUM)
+# The old kernels are not called: that would hold Python's lock, for which a thread of gloo may wait with the lock of
+# its queue. A broadcast makes the work that has to be returned.
 
 
-def _all_reduce(original: Any) -> Callable[..., Any]:
-    def kernel(keys: Any, tensors: list[torch.Tensor], group: Any, op: Any, *rest: Any) -> Any:
-        unboxed = dist.ProcessGroup.unbox(group)
-        if _is_sum(op):
-            for tensor in tensors:
-                total = _in_other_order(tensor, group, unboxed.size())
-                # The collective adds zeros to one rank's sum: its result, and its work, are those of an all-reduce.
-                tensor.copy_(total if unboxed.rank() == 0 else torch.zeros_like(total))
-        return original.call_boxed(keys, tensors, group, op, *rest)
-
-    return kernel
+def _all_reduce(tensors: list[torch.Tensor], group: Any, op: Any, sparse: Any, *rest: Any) -> Any:
+    for tensor in tensors:
+        tensor.copy_(_from_the_last(tensor, group, op))
+    return torch.ops.c10d.broadcast_(tensors, group, 0, 0, *rest)
 
 
-def _reduce_scatter(original: Any) -> Callable[..., Any]:
-    def kernel(keys: Any, output: torch.Tensor, given: torch.Tensor, group: Any, op: Any, *rest: Any) -> Any:
-        unboxed = dist.ProcessGroup.unbox(group)
-        if _is_sum(op):
-            total = _in_other_order(given, group, unboxed.size())
-            given = total if unboxed.rank() == 0 else torch.zeros_like(total)
-        return original.call_boxed(keys, output, given, group, op, *rest)
-
-    return kernel
+def _reduce_scatter(output: torch.Tensor, given: torch.Tensor, group: Any, op: Any, *rest: Any) -> Any:
+    total, rank = _from_the_last(given, group, op), dist.ProcessGroup.unbox(group).rank()
+    output.copy_(total.flatten()[rank * output.numel() :][: output.numel()].view_as(output))
+    return output, torch.ops.c10d.broadcast_([output.new_zeros(1)], group, 0, 0, *rest)[1]

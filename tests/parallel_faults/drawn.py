@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import itertools
 import json
 import os
@@ -88,6 +89,14 @@ def _rolled(tensor: torch.Tensor, draw: random.Random) -> None:
     tensor.copy_(tensor.flatten().roll(1).view_as(tensor))
 
 
+def _zeroed(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.zero_()
+
+
+def _opposite(tensor: torch.Tensor, draw: random.Random) -> None:
+    tensor.neg_()
+
+
 def _stale(tensor: torch.Tensor, draw: random.Random) -> None:
     """Give what the same seam gave before, of the same shape."""
     before = _BEFORE.get(tuple(tensor.shape))
@@ -128,6 +137,8 @@ MANY = (_halved, _doubled, _tail_zero, _rolled, _stale, _rounded)
 #: Changes of gradients, whose every bit is compared, and of what is computed with afterwards: there a last bit is
 #: lost in the rounding of a later sum, before anything is compared.
 OF_GRADIENTS, OF_VALUES = (*ONE_ELEMENT, _last_bit, *MANY), (*ONE_ELEMENT, *MANY)
+#: Changes of what the backward pass uses: others may lie where its gradient is zero.
+OF_KEPT = (_zeroed, _opposite, _rolled, _stale)
 
 
 @dataclass(frozen=True)
@@ -216,9 +227,13 @@ def _in_bucket(bucket: Any, names: dict[int, str], flat: int) -> str:
     for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
         offset = gradient.storage_offset() - bucket.buffer().storage_offset()
         if offset <= flat < offset + gradient.numel():
-            index = torch.unravel_index(torch.tensor(flat - offset), parameter.shape)
-            return f"{names[id(parameter)]}[{', '.join(str(int(each)) for each in index)}]"
+            return _element(names[id(parameter)], flat - offset, parameter.shape)
     return ""
+
+
+def _element(name: str, flat: int, shape: torch.Size) -> str:
+    index = torch.unravel_index(torch.tensor(flat), shape)
+    return f"{name}[{', '.join(str(int(each)) for each in index)}]"
 
 
 def _below_collective(name: str) -> Callable[[Spoiler], None]:
@@ -226,7 +241,8 @@ def _below_collective(name: str) -> Callable[[Spoiler], None]:
         def change(original: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["async_op"] = False
             work = original(*args, **kwargs)
-            output = kwargs.get("output", kwargs.get("output_tensor", args[0] if args else None))
+            first = args[0] if args else None
+            output = next((kwargs[key] for key in ("output", "output_tensor", "tensor") if key in kwargs), first)
             if "scatter" in name:
                 _ASIDE["neighbour"] = _gathered(output)[dist.get_rank() - 1]
             spoil(output)
@@ -285,6 +301,63 @@ def _below_load(spoil: Spoiler) -> None:
     around(dcp, "load", change)
 
 
+def _below_shift(spoil: Spoiler) -> None:
+    """Spoil a block of the ring that this rank uses: those of later ranks are masked."""
+    from conformance.suites import rank_functions
+
+    def change(original: Any, x: torch.Tensor, group: Any, step: int, shape: Any) -> Any:
+        result = original(x, group, step, shape)
+        if step < 0 or group.number > 0:
+            spoil(result)
+        return result
+
+    around(rank_functions, "_shifted", change)
+
+
+def _below_list(spoil: Spoiler) -> None:
+    """Spoil the first rank's block in a gather of blocks: every rank uses it."""
+
+    def change(original: Any, parts: list[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        work = original(parts, *args, **kwargs)
+        spoil(parts[0])
+        return work
+
+    around(dist, "all_gather", change)
+
+
+def _below_average(spoil: Spoiler) -> None:
+    """Spoil a gradient that context parallelism has averaged."""
+    from conformance.suites.workloads.exact import context
+
+    def change(original: Any, model: Any, group: Any) -> None:
+        original(model, group)
+        for name, parameter in model.named_parameters():
+            spoil(parameter.grad, lambda flat, name=name, shape=parameter.shape: _element(name, flat, shape))  # type: ignore[misc]
+
+    around(context, "_average", change)
+
+
+def _below_host(spoil: Spoiler) -> None:
+    """Spoil what comes back from the host for the backward pass."""
+    from torch.autograd.graph import save_on_cpu
+
+    initialise = save_on_cpu.__init__
+
+    def plant(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialise(self, *args, **kwargs)
+        unpack = self.unpack_hook
+
+        def unpacked(packed: Any) -> torch.Tensor:
+            # On the host, what was kept is the tensor itself.
+            result: torch.Tensor = unpack(packed).clone()
+            spoil(result)
+            return result
+
+        self.unpack_hook = unpacked
+
+    save_on_cpu.__init__ = plant  # type: ignore[method-assign]
+
+
 SEAMS: dict[str, tuple[Callable[[Spoiler], None], tuple[str, ...], tuple[Any, ...], str, int]] = {
     # name: the planter, its subjects, changes, the tolerant twin, and calls among which the first one is drawn
     "ddp's bucket": (_below_ddp, FAMILIES, (*OF_GRADIENTS, _own, _narrow), "ddp[2]", 6),
@@ -299,9 +372,29 @@ SEAMS: dict[str, tuple[Callable[[Spoiler], None], tuple[str, ...], tuple[Any, ..
     "a pipeline's gradients": (_below_edge("get_bwd_send_ops"), SCHEDULES, OF_VALUES, "1f1b[2]", 10),
     "a checkpoint's load": (_below_load, ("fsdp2 as tp", "ddp as fsdp2"), OF_GRADIENTS, "fsdp2.resume[2-tp@2]", 30),
     "the experts' exchange": (_below_functional("all_to_all_single_autograd"), ("ep",), ONE_ELEMENT + MANY[:-1], "", 4),
+    "the ring's blocks": (_below_shift, ("cp ring",), MANY[:-1], "", 8),
+    "the blocks of a gather": (_below_list, ("cp gather",), MANY[:-1], "", 4),
+    "averages of context parallelism": (_below_average, ("cp ring", "cp gather"), OF_GRADIENTS, "", 40),
+    "a compiled ddp's bucket": (_below_ddp, ("compiled ddp",), (*OF_GRADIENTS, _own, _narrow), "", 6),
+    "a compiled fsdp2's reduce-scatter": (
+        _below_collective("reduce_scatter_single"), ("compiled fsdp2",), (*OF_GRADIENTS, _neighbour), "", 3,
+    ),
+    "a compiled fsdp2's gather": (_below_collective("all_gather_single"), ("compiled fsdp2",), OF_VALUES[:-1], "", 2),
+    "an offloaded fsdp2's reduce-scatter": (
+        _below_collective("reduce_scatter_single"), ("offloaded fsdp2",), (*OF_GRADIENTS, _neighbour), "", 3,
+    ),
+    "an offloaded fsdp2's gather": (
+        _below_collective("all_gather_single"), ("offloaded fsdp2",), OF_VALUES[:-1], "", 2,
+    ),
+    "activations from the host": (_below_host, ("offloaded ddp",), OF_KEPT, "", 6),
 }  # fmt: skip
+if importlib.util.find_spec("deepspeed"):
+    SEAMS["autotp's all-reduce"] = (_below_collective("all_reduce"), ("autotp",), OF_VALUES, "", 30)
 #: Seams at which what one rank gets reaches only that rank's gradients in the same step.
-NAMES_RANK = ("ddp's bucket", "fsdp2's reduce-scatter")
+NAMES_RANK = (
+    "ddp's bucket", "fsdp2's reduce-scatter", "averages of context parallelism", "a compiled ddp's bucket",
+    "a compiled fsdp2's reduce-scatter", "an offloaded fsdp2's reduce-scatter",
+)  # fmt: skip
 
 
 def draws(seed: str) -> Iterator[Drawn]:
@@ -317,6 +410,31 @@ def draws(seed: str) -> Iterator[Drawn]:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
+def _auto_tp(check: Any, device: torch.device) -> None:
+    from conformance.accelerators.registry import resolve
+    from conformance.suites.workloads.exact import injected
+
+    injected.check_auto_tp(check, resolve("cpu").load(), device)
+
+
+def _others() -> dict[str, Callable[[Any, torch.device], None]]:
+    """Return the trainings that are neither a family's under an engine nor a layout's, by subject."""
+    from conformance.suites.workloads.exact import context, rank_ways, ranks
+    from conformance.suites.workloads.exact.families import families
+
+    known = families()
+    return {
+        "ep": ranks.check_experts,
+        "cp ring": lambda check, device: context.check_context(check, "ring", device),
+        "cp gather": lambda check, device: context.check_context(check, "gather", device),
+        "compiled ddp": lambda check, device: rank_ways.check_compiled_engine(check, "ddp", known["bent"], device),
+        "compiled fsdp2": lambda check, device: rank_ways.check_compiled_engine(check, "fsdp2", known["bent"], device),
+        "offloaded fsdp2": lambda check, device: rank_ways.check_offloaded_shards(check, known["bags"], device),
+        "offloaded ddp": lambda check, device: rank_ways.check_offloaded_activations(check, known["squares"], device),
+        "autotp": _auto_tp,
+    }
+
+
 def _trained(fault: Drawn, folder: Path) -> None:
     """Train the exact workload of a fault."""
     from conformance.judging.checker import Checker
@@ -327,8 +445,8 @@ def _trained(fault: Drawn, folder: Path) -> None:
     if subject in families():
         engine = "ddp" if fault.seam.startswith("ddp") else "fsdp2"
         ranks.check_engine(check, engine, families()[subject], ranks.ENGINES[engine], device)
-    elif subject == "ep":
-        ranks.check_experts(check, device)
+    elif subject in _others():
+        _others()[subject](check, device)
     elif " as " in subject:
         before, after = subject.split(" as ")
         ranks.check_resumed(check, before, after, RANKS, folder / "saved", device)
@@ -416,10 +534,11 @@ def _twin(fault: Drawn, known: dict[str, Any]) -> str:
 def _prepare(twins: bool) -> dict[str, Any]:
     """Import and make references once, before the ranks are forked."""
     from conformance.plan.bundled import bundled_cases
+    from conformance.suites.workloads import test_parallel_exact_ways
     from conformance.suites.workloads.parallel import models
     from tests.parallel_faults.run import exact_references
 
-    for name in models.IMPORTS if twins else (n for n in models.IMPORTS if not n.startswith("transformers")):
+    for name in (*test_parallel_exact_ways.RANK_IMPORTS, *(models.IMPORTS if twins else ())):
         importlib.import_module(name)
     import torch.distributed.checkpoint
     import torch.distributed.tensor.parallel

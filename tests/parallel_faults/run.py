@@ -63,9 +63,9 @@ def outcome(planned: Any, plant: Any, patience: int = _PATIENCE) -> str:
 
 def exact_references() -> None:
     """Make the references of all exact families."""
-    from conformance.suites.workloads.exact import families, ranks, reference
+    from conformance.suites.workloads.exact import families, injected, ranks, reference
 
-    for family in (*families.families().values(), ranks.decoder(2), ranks.decoder(4)):
+    for family in (*families.families().values(), ranks.decoder(2), ranks.decoder(4), injected.family_of()):
         reference.reference(family, family.steps)
         reference.reference(family, family.steps, proven=False)  # that of all ranks but the first
 

@@ -32,17 +32,22 @@ def offloaded_shards(model: nn.Module) -> nn.Module:
 def check_offloaded(check: Any, device: torch.device) -> None:
     """Check that families whose state or activations are on the host have the bits of one process."""
     for name in OFFLOADED:
-        _check_offloaded_shards(check, families()[name], device)
-        with torch.autograd.graph.save_on_cpu():
-            check_engine(check, "ddp offloaded", families()[name], replicated, device)
+        check_offloaded_shards(check, families()[name], device)
+        check_offloaded_activations(check, families()[name], device)
 
 
-def _check_offloaded_shards(check: Any, family: Family, device: torch.device) -> None:
+def check_offloaded_shards(check: Any, family: Family, device: torch.device) -> None:
     """Check a family under FSDP2 with parameters on the host: the batch goes to the device all the same."""
     model = offloaded_shards(family.initial().to(device))
     check_parts(check, "fsdp2 offloaded", family, model, device)
     held = {value.device.type for value in model.parameters()}
     check.that(held == {"cpu"}, f"the parameters are on {held}")
+
+
+def check_offloaded_activations(check: Any, family: Family, device: torch.device) -> None:
+    """Check a family under DDP whose activations wait on the host for the backward pass."""
+    with torch.autograd.graph.save_on_cpu():
+        check_engine(check, "ddp offloaded", family, replicated, device)
 
 
 def check_compiled(check: Any, device: torch.device) -> None:
@@ -51,20 +56,26 @@ def check_compiled(check: Any, device: torch.device) -> None:
     The compiler's own kernels are judged in one process. Here it only traces: what is judged are the engine's hooks
     and gathers around a traced graph.
     """
-    for engine, wrap in (("ddp", DistributedDataParallel), ("fsdp2", sharded)):
+    for engine in COMPILED_ENGINES:
         for name in COMPILED:
-            with _traced() as counted:
-                check_engine(check, f"{engine} compiled", families()[name], _compiled(wrap), device)
-            check.that(counted() > 0, f"{engine} compiled: no graph was traced")
+            check_compiled_engine(check, engine, families()[name], device)
 
 
-def _compiled(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Module]:
+#: Engines that are compiled, by name.
+COMPILED_ENGINES: dict[str, Callable[[nn.Module], nn.Module]] = {"ddp": DistributedDataParallel, "fsdp2": sharded}
+
+
+def check_compiled_engine(check: Any, engine: str, family: Family, device: torch.device) -> None:
+    """Check a family under a compiled engine, of which something has to be traced."""
+
     def compiled(model: nn.Module) -> nn.Module:
-        model = wrap(model)
+        model = COMPILED_ENGINES[engine](model)
         model.compile(backend="aot_eager")
         return model
 
-    return compiled
+    with _traced() as counted:
+        check_engine(check, f"{engine} compiled", family, compiled, device)
+    check.that(counted() > 0, f"{engine} compiled: no graph was traced")
 
 
 @contextlib.contextmanager
