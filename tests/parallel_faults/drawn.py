@@ -501,12 +501,13 @@ def is_placed(fault: Drawn, outcome: str, truths: list[dict[str, Any]]) -> bool:
         return False
     first = min(step for step, _, _ in named)
     here = [(rank, text) for step, rank, text in named if step == first]
-    if first != truths[0]["step"]:
+    # The ranks of a pipeline make their first change in different steps.
+    earliest = [truth for truth in truths if truth["step"] == min(each["step"] for each in truths)]
+    if first != earliest[0]["step"]:
         return False
     if fault.seam in NAMES_RANK and not {rank for rank, _ in here} <= {truth["rank"] for truth in truths}:
         return False
-    place = truths[0]["place"]
-    return not place or any(place in text for _, text in here)
+    return any(truth["place"] in text for truth in earliest for _, text in here)
 
 
 def _twin(fault: Drawn, known: dict[str, Any]) -> str:

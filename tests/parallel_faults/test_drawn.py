@@ -27,6 +27,14 @@ def test_the_place_is_right_only_with_step_rank_and_element() -> None:
     assert not is_placed(FAULT, "AssertionError: nothing was compared", TRUTHS)
 
 
+def test_the_earliest_of_two_changes_is_the_place() -> None:
+    fault = Drawn(0, "a pipeline's gradients", "1f1b", _lost, (0, 1), 8)
+    truths = [{"step": 2, "place": "", "rank": 0}, {"step": 1, "place": "", "rank": 1}]
+
+    assert is_placed(fault, SAID.format(rank=0, step=1, name="first.weight[0, 0]"), truths)
+    assert not is_placed(fault, SAID.format(rank=0, step=2, name="first.weight[0, 0]"), truths)
+
+
 def test_the_score_counts_survivors_and_leaves_out_what_changed_no_bit() -> None:
     right = SAID.format(rank=1, step=2, name="second.weight[4, 7]")
     rows = [Row(FAULT, right, TRUTHS, "passed"), Row(FAULT, "passed", TRUTHS), Row(FAULT, "passed", [])]

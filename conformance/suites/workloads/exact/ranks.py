@@ -86,8 +86,9 @@ def check_parts(
     for step in range(family.steps):
         inputs, targets = (group.part(each, dim) for each in placed(family.batches()[step], device, torch.float32))
         optimizer.zero_grad()
-        loss = family.loss(model(inputs), targets)
-        loss.backward()
+        with _watched(compared, model, step):
+            loss = family.loss(model(inputs), targets)
+            loss.backward()
         reduce()
         compared.gradients(step, named_gradients(model))
         optimizer.step()
