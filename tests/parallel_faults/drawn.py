@@ -178,7 +178,9 @@ class Spoiler:
             changed = (tensor.detach() != kept).flatten().nonzero().flatten()
             if len(changed):
                 self._made = True
-                truth = {"step": step or STEP[0], "place": place(int(changed[0])), "rank": dist.get_rank()}
+                # Which of the changed elements is named first depends on the order of the parameters.
+                places = sorted({place(flat) for flat in changed.tolist()})
+                truth = {"step": step or STEP[0], "places": places, "rank": dist.get_rank()}
                 Path(self._folder, f"truth-{dist.get_rank()}").write_text(json.dumps(truth))
         _BEFORE[tuple(tensor.shape)] = kept
 
@@ -507,7 +509,7 @@ def is_placed(fault: Drawn, outcome: str, truths: list[dict[str, Any]]) -> bool:
         return False
     if fault.seam in NAMES_RANK and not {rank for rank, _ in here} <= {truth["rank"] for truth in truths}:
         return False
-    return any(truth["place"] in text for truth in earliest for _, text in here)
+    return any(place in text for truth in earliest for place in truth["places"] for _, text in here)
 
 
 def _twin(fault: Drawn, known: dict[str, Any]) -> str:
@@ -573,7 +575,7 @@ class Row:
 
     def __str__(self) -> str:
         beside = f"  [tolerant: {'green' if self.twin == 'passed' else 'red'}]" if self.twin else ""
-        more = "" if self.state in ("void", "placed") else f"\n          {self.truths}; {self.outcome[:400]}"
+        more = "" if self.state in ("void", "placed") else f"\n          {str(self.truths)[:200]}; {self.outcome[:400]}"
         return f"{self.state:9} {self.fault}{beside}{more}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,9 @@ def _watched(compared: Comparison, model: nn.Module, step: int) -> Iterator[None
         whole = {name: value for name, value in module.named_parameters() if not hasattr(value, "full_tensor")}
         compared.used(step, own_names({f"{prefix}{name}": value for name, value in whole.items()}))
 
+    if "torch._dynamo" in sys.modules:
+        # A compiler would trace the comparison with the engine's hooks.
+        look = torch.compiler.disable(look)  # type: ignore[no-untyped-call]
     # A hook before those of the engine, which frees the weights after the module's forward pass.
     hooks = [
         module.register_forward_hook(
