@@ -40,6 +40,16 @@ def test_a_portion_of_the_suite_sees_that_nothing_is_done(operators: int, others
     assert stale(cases, may_pass(), [case.id for case in planned]) == []
 
 
+@pytest.mark.long
+def test_no_exact_training_passes(tmp_path: Path) -> None:
+    ids = [case.id for case in planned_cases() if matches("workloads.exact.*", case.id)]
+
+    cases = run_cases(ids, tmp_path)
+
+    assert {case.id for case in cases} == set(ids)
+    assert [case.id for case in cases if case.outcome is Outcome.PASS] == []
+
+
 def test_a_pass_without_a_reason_is_found() -> None:
     failed = replace(PASSED, id="area.sin[float32]", outcome=Outcome.FAIL, reason=Reason.WRONG)
     aside = replace(PASSED, id="area.package", about="package")

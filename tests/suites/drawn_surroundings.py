@@ -53,7 +53,8 @@ def draw(seed: str, count: int) -> list[Habit]:
         kind = sorted(KINDS)[number % len(KINDS)]
         operator = rng.choice({"rank": _OF_RANKS, "compile": compiled.NAMES}.get(kind, sorted(DRAWN)))
         least = 2 if kind in ("batch", "run", "rank") else 1
-        found.append(Habit(number, operator, kind, rng.randint(least, KINDS[kind])))
+        # A habit beyond the largest size that a kind tests cannot be named.
+        found.append(Habit(number, operator, kind, rng.randint(least, min(KINDS[kind], tested_sizes(kind)[-1]))))
     return found
 
 

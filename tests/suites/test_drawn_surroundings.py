@@ -28,3 +28,7 @@ def test_only_the_right_name_counts() -> None:
 def test_a_seed_draws_the_same_habits_of_every_kind() -> None:
     assert draw("a", 9) == draw("a", 9) != draw("b", 9)
     assert {habit.kind for habit in draw("a", len(KINDS))} == set(KINDS)
+
+
+def test_every_habit_that_is_drawn_has_a_tested_size() -> None:
+    assert all(expected(habit) for habit in draw("sizes", 600))
