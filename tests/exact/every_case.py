@@ -65,7 +65,7 @@ def exact_cases(pattern: str = EXACT, accelerator: str = "cpu") -> list[BundledC
     ]  # fmt: skip
 
 
-def prepare(chosen: list[BundledCase]) -> None:
+def prepare(chosen: list[BundledCase], references: bool) -> None:
     """Import what the cases need, and make all references, once and before a condition changes what operators do."""
     import torch
 
@@ -80,6 +80,8 @@ def prepare(chosen: list[BundledCase]) -> None:
         module = importlib.import_module(planned.function.__module__)
         for name in getattr(module, "RANK_IMPORTS", ()):
             importlib.import_module(name)
+    if not references:
+        return
     exact_references()
     for name in {name for names in NARROW.values() for name in names}:
         reference(replace(families()[name], steps=1), 1)
@@ -164,7 +166,8 @@ def main(words: list[str] | None = None) -> None:
     chosen = [planned for pattern in given.pattern for planned in exact_cases(pattern, given.accelerator)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        prepare(chosen)
+        # The first backward pass of a process counts its devices: a fork could not add another one, and makes its own.
+        prepare(chosen, references=given.accelerator == "cpu")
         for planned in chosen:
             found = ended(planned, given.how, given.accelerator)
             print(json.dumps({"case": planned.case.id, **asdict(found)}), flush=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import random
 import sys
 import threading
@@ -113,6 +114,7 @@ class Accelerator:
         pass
 
 
+@functools.cache
 def tested_sizes(kind: str) -> list[int]:
     """Return the sizes that a kind goes through."""
     if kind == "rank":
