@@ -107,6 +107,11 @@ INSTRUMENTS = (
         packages=(("transformers", "transformers"),),
     ),
     Instrument(
+        "blame-healthy", "15", "Devices that are right: is anybody blamed, and is honest rounding called rounding?",
+        (("-m", "tests.blame.healthy"),), at_night=("--runs", "70", "--rounding", "5"),
+        packages=(("transformers", "transformers"),),
+    ),
+    Instrument(
         "calls", "15", "Traces transformers' models again, and chooses the calls of the area calls.",
         (("-m", "tests.calls.run"),), at_night=("--coverage",), packages=(("transformers", "transformers"),),
     ),

@@ -121,11 +121,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         if not isinstance(func, torch._ops.OpOverload) or func.namespace in _SILENT:
             return func(*args, **kwargs)
         given = tensors((args, kwargs))
-        if any(_is_wrapper(tensor) for tensor in given):
+        if any(_is_wrapper(tensor) and not self._is_own(tensor) for tensor in given):
             return NotImplemented
         if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in given):
             return func(*args, **kwargs)  # a compiler looks at shapes
         return self._recorded(func, args, kwargs, given)
+
+    def _is_own(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is of the class that this device gives to all its tensors, as one in Python may."""
+        return tensor.device.type == self._type and type(tensor) is self._own_class
+
+    @functools.cached_property
+    def _own_class(self) -> type[torch.Tensor]:
+        return type(torch.empty(0, device=self._type))
 
     def _recorded(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
         if (met := meeting(func, args, kwargs)) is not None:
