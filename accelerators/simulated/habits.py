@@ -153,13 +153,18 @@ def wide_statistics(call: Call, args: list[Any]) -> Sequence[Any]:
     return results
 
 
-def narrow_statistics(first: int, x_at: int) -> Around:
-    """Return a habit that gives the host's kernel statistics in the dtype of its inputs."""
+def narrow_statistics(first: int, x_at: int, parameters: Sequence[int]) -> Around:
+    """Return a habit that gives the host's kernel statistics in the dtype of its inputs.
+
+    With parameters in float32, the host takes statistics in float32.
+    """
 
     def around(call: Call, args: list[Any]) -> None:
+        dtype = args[x_at].dtype
         for position in (first, first + 1):
-            if isinstance(args[position], torch.Tensor) and args[x_at].dtype in _HALVES:
-                args[position] = args[position].to(args[x_at].dtype)
+            is_mixed = any(isinstance(args[at], torch.Tensor) and args[at].dtype != dtype for at in parameters)
+            if isinstance(args[position], torch.Tensor) and dtype in _HALVES and not is_mixed:
+                args[position] = args[position].to(dtype)
         call(args)  # its results stand: one that nobody needs is undefined
 
     return around
@@ -359,10 +364,10 @@ HABITS: Mapping[str, Around] = {
     "scatter_add_": asserting(1, 2),
     "index_select": asserting(1, 2),
     "native_layer_norm": wide_statistics,
-    "native_layer_norm_backward": narrow_statistics(3, 1),
+    "native_layer_norm_backward": narrow_statistics(3, 1, (5, 6)),
     "native_batch_norm": batch_statistics,
     "_native_batch_norm_legit": batch_statistics,
-    "native_batch_norm_backward": narrow_statistics(5, 1),
+    "native_batch_norm_backward": narrow_statistics(5, 1, (2, 3, 4)),
     "native_group_norm": contiguous_only,
     "linalg_inv_ex": column_major(),
     "_linalg_solve_ex": column_major(),

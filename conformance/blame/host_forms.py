@@ -27,6 +27,7 @@ def on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bo
     A kernel that the host lacks is computed by others. Raises NotImplementedError where there are none. Without
     ``own``, a kernel that computes attention is always computed by others: by products and a softmax.
     """
+    args, kwargs = _with_narrow_statistics(func, args, kwargs)
     is_attention = _ATTENTION.fullmatch(base_name(func)) is not None
     if own or not is_attention:
         try:
@@ -125,6 +126,34 @@ def _gru_cell_backward(names: dict[str, Any]) -> tuple[Any, ...]:
     inside, hidden = torch.cat((of_reset, of_update, of_new), 1), torch.cat((of_reset, of_update, of_new * reset), 1)
     biases = (inside.sum(0), hidden.sum(0)) if names["has_bias"] else (None, None)
     return inside, hidden, grad * update, *biases
+
+
+#: Statistics that the backward of a normalisation reads, and parameters of the layer.
+_STATISTICS = frozenset({"mean", "rstd", "save_mean", "save_invstd"})
+_PARAMETERS = frozenset({"weight", "bias", "running_mean", "running_var"})
+_OF_NORMS = frozenset({"native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"})
+
+
+def _with_narrow_statistics(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a normalisation's backward with statistics in the dtype that the host's kernel takes.
+
+    A device may keep those of 16-bit inputs in float32. The host takes them so only with parameters in float32.
+    """
+    if base_name(func) not in _OF_NORMS:
+        return args, kwargs
+    names = bound(func, args, kwargs)
+    dtype = names["input"].dtype
+    if any(isinstance(names.get(name), torch.Tensor) and names[name].dtype != dtype for name in _PARAMETERS):
+        return args, kwargs
+
+    def narrowed(name: str, value: Any) -> Any:
+        return value.to(dtype) if name in _STATISTICS and isinstance(value, torch.Tensor) else value
+
+    positions = [argument.name for argument in func._schema.arguments]
+    changed = tuple(narrowed(name, value) for name, value in zip(positions, args, strict=False))
+    return changed, {name: narrowed(name, value) for name, value in kwargs.items()}
 
 
 #: Position of the result in which a fused cell keeps what its backward needs. CUDA's kernels keep the gates behind

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.numerics.budgets import OpClass
+from conformance.numerics.budgets import OpClass, unit_roundoff
 from conformance.numerics.compare import Comparison, Exact, compare, host_ratio, plain, same_bits
 from conformance.numerics.layout import significant_strides
 from conformance.numerics.transfer import copied, widened
@@ -110,16 +110,20 @@ def judge(step: Step, before: Before, after: list[torch.Tensor], inputs_after: l
         return found
     oracle = _oracle(step, before)
     n, op_class = _length(step, before, after), class_of(step.function)
-    for position, actual in enumerate(after):
-        expected = host[position] if position < len(host) else None
+    keeps = base_name(step.function) in named("keep")
+    first = len(after) - len(step.function._schema.returns)  # before it are arguments that the call writes
+    for position, actual in enumerate(map(plain, after)):
+        expected = plain(host[position]) if position < len(host) and host[position] is not None else None
         if expected is None:
             found.deltas.append(None)
             continue
+        if keeps and position > first and actual.dtype != expected.dtype:
+            expected = _as_kept(actual, expected, oracle.leaf(position))
         judged = found
         if position == WORKSPACES.get(base_name(step.function)):
             judged = found.kept = Local(step)
             found.deltas.append(None)
-        _judge_output(judged, position, plain(actual), plain(expected), oracle, op_class, n, before)
+        _judge_output(judged, position, actual, expected, oracle, op_class, n, before)
     judge_inputs(found, step, before, inputs_after)
     return found
 
@@ -165,6 +169,14 @@ def _judge_output(
     if not compared.right and chooses(found.step.function, before.args, before.kwargs, actual, host):
         return
     found.note(position, compared)
+
+
+def _as_kept(actual: torch.Tensor, host: torch.Tensor, exact: Exact | None) -> torch.Tensor:
+    """Return what the host should keep of a statistic in the dtype of the device's, if that is a wider one."""
+    both_float = actual.is_floating_point() and host.is_floating_point()
+    if not both_float or unit_roundoff(actual.dtype) >= unit_roundoff(host.dtype):
+        return host
+    return (host if exact is None else exact.value).to(actual.dtype)
 
 
 def _of_host(host: torch.Tensor, exact: Exact, op_class: OpClass, n: float) -> float:

@@ -51,6 +51,8 @@ WIDE = "wide"
 #: Programs whose operators PyTorch has in no 16 bits, and variants that a device does not claim.
 _NOT_IN_16_BITS = frozenset({"physics"})
 _LACKS = {"heron": frozenset({"float16", "autocast"})}
+#: A program that a device refuses: PyTorch makes what a group norm gets contiguous for CUDA, and not for others.
+_REFUSED = frozenset({("like-cuda", "resnet")})
 #: Programs of more than a thousand calls: two variants, and one seed.
 _LARGE = frozenset({"llama", "llama_generates", "t5", "mixtral", "mamba", "whisper"})
 #: Answers that accuse nobody.
@@ -116,6 +118,7 @@ def tasks(runs: int) -> list[Task]:
         for program in PROGRAMS
         for variant in VARIANTS
         if variant not in _LACKS.get(device, ())
+        and (device, program) not in _REFUSED
         and (variant == "float32" or program not in _NOT_IN_16_BITS)
         and (variant in ("float32", "bfloat16") or program not in _LARGE)
     ]

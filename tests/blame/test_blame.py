@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import subprocess
@@ -293,6 +294,64 @@ def test_a_cell_may_keep_what_it_likes(device: torch.device, name: str) -> None:
     found = answer(recurrent(kind), device, **{cell: keeps, f"{cell}_backward{suffix}": reads})
 
     assert found.answer is Answer.RIGHT, (found.culprits, found.detail)
+
+
+#: A layer that normalises, and the shape of its input.
+NORMS = {
+    "native_layer_norm": (nn.LayerNorm(6), (5, 6)),
+    "native_group_norm": (nn.GroupNorm(2, 6), (5, 6, 4)),
+    "native_batch_norm": (nn.BatchNorm1d(6, track_running_stats=False), (5, 6)),
+}
+
+
+def normalising(name: str) -> Callable[[torch.device], Any]:
+    layer, shape = NORMS[name]
+
+    def run(device: torch.device) -> Any:
+        model = nn.Sequential(copy.deepcopy(layer), nn.Tanh()).bfloat16()
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16().to(device).requires_grad_()
+        return trained(model, device, lambda m: m(x).float().square().mean())
+
+    return run
+
+
+def in_float32(narrow: int, by: float = 1.0, position: int = 0) -> Behaviour:
+    """Return a kernel that computes in float32, and gives so many results in the dtype of its inputs."""
+
+    def behaviour(call: Call) -> Any:
+        dtype = call.values[0].dtype
+        wide = [value.float() if isinstance(value, torch.Tensor) else value for value in call.values]
+        results = list(call.run(wide))
+        results[position] = results[position] * by
+        return tuple(one.to(dtype) if one is not None and i < narrow else one for i, one in enumerate(results))
+
+    return behaviour
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_statistics_may_be_kept_in_a_wider_dtype(device: torch.device, name: str) -> None:
+    found = answer(normalising(name), device, **{name: in_float32(1), f"{name}_backward": in_float32(3)})
+
+    assert found.answer in (Answer.RIGHT, Answer.ROUNDING), (found.culprits, found.detail)
+    assert not any("norm" in key for key in found.unjudged)
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("what", ["statistics", "result", "dtype", "backward"])
+def test_a_norm_with_wide_statistics_that_is_wrong_is_found(device: torch.device, name: str, what: str) -> None:
+    forward = {
+        "statistics": in_float32(1, 1.001, 2),  # far less than bfloat16 shows
+        "result": in_float32(1, 1.03),
+        "dtype": in_float32(0),
+        "backward": in_float32(1),
+    }[what]
+    wrong = in_float32(3, 1.1) if what == "backward" else in_float32(3)
+
+    found = answer(normalising(name), device, **{name: forward, f"{name}_backward": wrong})
+
+    suffix = "_backward" if what == "backward" else ""
+    assert found.culprits
+    assert found.culprits[0].name == f"aten.{name}{suffix}.default"
 
 
 def test_an_input_that_is_changed_is_found(device: torch.device) -> None:
