@@ -177,7 +177,10 @@ def batch_statistics(call: Call, args: list[Any]) -> Sequence[Any]:
         return results  # without running statistics, or with given outputs
     dtype = torch.float32 if args[0].dtype in _HALVES else args[0].dtype
     if args[5]:
-        return [results[0], *(result.to(dtype) for result in results[1:])]
+        if args[0].dtype not in _HALVES:
+            return results
+        x = args[0].float().transpose(0, 1).flatten(1)
+        return [results[0], x.mean(1), (x.var(1, unbiased=False) + args[7]).rsqrt()]
     return [results[0], args[3].to(dtype, copy=True), (args[4].to(dtype) + args[7]).rsqrt()]
 
 

@@ -6,6 +6,7 @@ what a perfect device of these dtypes would give, and the effect of one call's e
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,9 +42,10 @@ def as_computed(rank: int, step: Step, values: list[Any]) -> list[Any]:
 
 @dataclass
 class Roundings:
-    """Change each result that is not representable by up to two roundings, drawn with a seed."""
+    """Change each result that is not representable by up to two roundings, times a number, drawn with a seed."""
 
     seed: int
+    times: float = 1.0
     _generators: dict[int, torch.Generator] = field(default_factory=dict)
 
     def __call__(self, rank: int, step: Step, values: list[Any]) -> list[Any]:
@@ -53,10 +55,13 @@ class Roundings:
         generator = self._generators.setdefault(rank, torch.Generator().manual_seed(self.seed))
         terms, is_sum = _terms(step), base_name(step.function) in named("reduction")
         pairs = zip(values, step.results, strict=False)
-        return [_rounded(value, place, generator, terms, is_sum=is_sum) for value, place in pairs]
+        draw = functools.partial(_rounded, generator=generator, terms=terms, is_sum=is_sum, times=self.times)
+        return [draw(value, place) for value, place in pairs]
 
 
-def _rounded(value: Any, place: Place | Constant, generator: torch.Generator, terms: float, *, is_sum: bool) -> Any:
+def _rounded(
+    value: Any, place: Place | Constant, *, generator: torch.Generator, terms: float, is_sum: bool, times: float
+) -> Any:
     if not isinstance(value, torch.Tensor) or not isinstance(place, Place) or not _rounds(place.dtype):
         return value
     if value.dtype not in (torch.float64, torch.complex128):
@@ -70,7 +75,7 @@ def _rounded(value: Any, place: Place | Constant, generator: torch.Generator, te
         size = math.sqrt(terms) * torch.maximum(size, size.nan_to_num(0, 0, 0).mean())
     # Below the normal numbers, the distance of two numbers is the same everywhere.
     size = size.clamp(min=smallest_normal(place.dtype))
-    changed = value + _ROUNDINGS * unit_roundoff(place.dtype) * sizes * size
+    changed = value + times * _ROUNDINGS * unit_roundoff(place.dtype) * sizes * size
     return torch.where(inexact & value.isfinite(), changed, value)
 
 

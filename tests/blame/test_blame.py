@@ -376,6 +376,35 @@ def test_a_call_that_raises_is_named(device: torch.device) -> None:
     assert "no kernel image" in found.culprits[0].worst.finding
 
 
+def slightly_off(call: Call) -> Any:
+    return call.run().mul_(1 + 5 * 2.0**-24)  # within the budget of a call
+
+
+def test_a_rounding_that_turns_a_sign_is_no_fault(device: torch.device) -> None:
+    """The first step of AdamW is as long for a gradient that is rounding alone."""
+
+    def sign(device: torch.device) -> Any:
+        x = torch.tensor([1.3])
+        return (x.to(device).exp() - (x.exp().item() + 4 * 2**-22)).sign()
+
+    found = answer(sign, device, exp__out=slightly_off)
+
+    assert found.answer is Answer.ROUNDING, found.detail
+
+
+def test_errors_that_are_too_large_together_are_told(device: torch.device) -> None:
+    def powers(device: torch.device) -> Any:
+        x = torch.tensor([1.0, 1.5]).to(device)
+        for number in range(300):
+            x = x * torch.full((2,), (-1) ** number * 0.3).to(device).exp()
+        return x
+
+    found = answer(powers, device, exp__out=slightly_off)
+
+    assert found.answer is Answer.SUM
+    assert "the largest errors: aten.exp.default" in found.detail
+
+
 def test_runs_that_differ_are_told_with_the_place(device: torch.device) -> None:
     draws = iter(range(10_000))
 
