@@ -350,6 +350,7 @@ def _choose(found: dict[str, list[Spec]], seconds: float, *, keep: bool) -> None
     rows = [row for row in written(kept) if telling(row)]
     text = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     data.SAMPLE.write_text(f'{{"version":{data.VERSION},"groups":[\n{text}\n]}}\n', encoding="utf-8")
+    data.sample.cache_clear()
     for is_deep in (False, True):
         calls = [one for one in kept if (one.seconds > _ORDINARY) is is_deep]
         print(f"{'deep' if is_deep else 'ordinary'}: {len(calls)} calls, {sum(one.seconds for one in calls):.0f} s")
