@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 #: Rooms of this project by their import names, the kinds of files that decide, and folders without such files.
 _ROOMS: Final = ("conformance", "conformance.accelerators", "conformance.kernels", "conformance.reports")
-_SOURCES: Final = frozenset({".py", ".toml", ".cpp", ".h", ".cu"})
+_SOURCES: Final = (".py", ".toml", ".cpp", ".h", ".cu")
 _LEFT_OUT: Final = frozenset({"__pycache__", "published", "build"})
 
 
@@ -30,8 +31,13 @@ def _files() -> Iterator[tuple[str, Path]]:
     for room in _ROOMS:
         spec = importlib.util.find_spec(room)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
-            for path in Path(folder).rglob("*"):
-                inside = path.relative_to(folder)
-                if path.suffix in _SOURCES and not _LEFT_OUT & set(inside.parts):
-                    found["/".join((*room.split("."), *inside.parts))] = path
+            for path in _sources(folder):
+                found["/".join((*room.split("."), *path.relative_to(folder).parts))] = path
     yield from found.items()
+
+
+def _sources(folder: str) -> Iterator[Path]:
+    """Yield the files that decide in a folder and those below. Folders that are left out are not opened."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        yield from (Path(parent, name) for name in files if name.endswith(_SOURCES))

@@ -21,9 +21,11 @@ from conformance.reports.report_json import read_report
 
 HERE = Path(__file__).parent
 #: Words of a run without plugins that serve this project's own tests. To import hypothesis takes a tenth of a run.
-PLAIN = ("-p", "no:randomly", "-p", "no:hypothesispytest")
+PLAIN = ("-p", "no:randomly", "-p", "no:hypothesispytest", "-p", "no:anyio")
 #: Words of every run but those that need pytest's cache.
 ALWAYS = (*PLAIN, "-p", "no:cacheprovider")
+#: What a process with a device imports. A controller has none, and must not need it.
+TORCH = ("torch", "numpy", "mpmath")
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,13 @@ def run(
 ) -> Run:
     """Run ``pytest`` to its end.
 
-    A run without workers is a copy of a process that has imported torch and the modules ``imported``; every other run
-    is a new process. Those that have to be new call ``start``.
+    A run is a copy of a process that has imported pytest. Without workers, it has imported torch too, and the modules
+    ``imported``. Runs that have to be new processes call ``start``.
     """
     folder = cwd / "conformance-report" / name
-    if "-n0" in arguments and hasattr(os, "fork"):
-        return Run(*_preloaded(imported).run([*always, *arguments], cwd, environment(**more), timeout), folder)
+    if hasattr(os, "fork"):
+        loaded = (*TORCH, *imported) if "-n0" in arguments else ()
+        return Run(*_preloaded(loaded).run([*always, *arguments], cwd, environment(**more), timeout), folder)
     process = start(*arguments, cwd=cwd, always=always, **more)
     try:
         output, _ = process.communicate(timeout=timeout)
