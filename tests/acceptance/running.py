@@ -26,6 +26,8 @@ PLAIN = ("-p", "no:randomly", "-p", "no:hypothesispytest", "-p", "no:anyio")
 ALWAYS = (*PLAIN, "-p", "no:cacheprovider")
 #: What a process with a device imports. A controller has none, and must not need it.
 TORCH = ("torch", "numpy", "mpmath")
+#: What takes a run of operators longest to import, for ``imported``.
+DATABASE = ("torch.testing._internal.common_methods_invocations",)
 
 
 @dataclass(frozen=True)

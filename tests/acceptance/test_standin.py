@@ -16,7 +16,7 @@ from conformance.reports.declaration.claims import check_claims
 from conformance.reports.verdict import Outcome
 from tests.layers import longer
 
-from .running import HERE, Run, environment, run
+from .running import DATABASE, HERE, Run, environment, run
 
 STANDIN = HERE.parent / "standin"
 #: What lets Python find the vendor's packages. Nothing installs them.
@@ -47,7 +47,8 @@ def slice_run(left_out: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     capabilities = [row.case.id for row in bundled_cases(["capabilities"]) if row.case.id != f"capabilities.{left_out}"]
     chosen = [f"--case={pattern}" for pattern in (*CASES, *capabilities)]
     folder = tmp_path_factory.mktemp("supa")
-    return run("--accelerator=supa", *chosen, "-n1", cwd=folder, name="supa", timeout=600, **INSTALLED)
+    words = ("--accelerator=supa", *chosen, "-n0" if left_out else "-n1")
+    return run(*words, cwd=folder, name="supa", timeout=600, imported=DATABASE, **INSTALLED)
 
 
 def test_nothing_fails_and_every_claim_is_verified(left_out: str, slice_run: Run) -> None:

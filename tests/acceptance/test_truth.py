@@ -10,7 +10,7 @@ from conformance.reports.declaration.claims import check_claims
 from conformance.reports.verdict import Outcome
 from tests.layers import longer
 
-from .running import Run, run
+from .running import DATABASE, Run, run
 
 #: One part in eighty of every area: a few hundred cases, cheap enough to run several times. The other is a tenth of it.
 SLICE, SMALL_SLICE = "--shard=1/80", "--shard=1/800"
@@ -26,7 +26,8 @@ def shard(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def slice_run(shard: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run("--accelerator=cpu", shard, "-n2", cwd=tmp_path_factory.mktemp("slice"), timeout=600)
+    words = ("--accelerator=cpu", shard, "-n2" if shard == SLICE else "-n0")
+    return run(*words, cwd=tmp_path_factory.mktemp("slice"), timeout=600, imported=DATABASE)
 
 
 def test_planned_is_accounted_and_nothing_fails(shard: str, slice_run: Run) -> None:

@@ -79,7 +79,9 @@ def test_nothing_runs_with_a_wrong_file(tmp_path: Path, text: str, sentence: str
 def test_one_file_of_known_failures_serves_every_profile(tmp_path: Path) -> None:
     known = Path(__file__).parents[2] / "accelerators" / "waivers" / "cpu.toml"
 
-    ended = run("--accelerator=cpu", f"--waivers={known}", "--profile=core", "-n2", cwd=tmp_path)
+    # One area of the profile. The recipe of this repository, which has a test, runs all of it.
+    words = ("--accelerator=cpu", f"--waivers={known}", "--profile=core", "--area=accelerator", "-n0")
+    ended = run(*words, cwd=tmp_path, name="cpu-selection")
 
     assert ended.status == 0, ended.output
     assert ended.report.waivers.used == ended.report.waivers.stale == ()

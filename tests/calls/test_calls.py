@@ -24,6 +24,7 @@ from conformance.suites.operators.plan.catalogue import operators
 from tests.calls import mutants
 from tests.calls import run as generator
 from tests.faults.overriding import Call, after, overridden
+from tests.layers import longer
 
 HOST = torch.device("cpu")
 
@@ -318,7 +319,7 @@ def test_what_shows_only_at_size_is_found(device: torch.device) -> None:
     assert not survivors
 
 
-@pytest.mark.parametrize("parts", [2, 3, 8, 16])
+@pytest.mark.parametrize("parts", longer([2, 3, 8, 16], 3))
 def test_a_lost_part_of_a_long_sum_is_found(device: torch.device, parts: int) -> None:
     """A split of the sum above 2,048 terms loses its last part."""
 

@@ -99,7 +99,7 @@ def test_accelerators_are_probed_side_by_side_and_none_harms_another(
     (tmp_path / "exiting.py").write_text("import sys\nsys.exit('no licence')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    found = probe_all(["aborting:X", "cpu", "hanging:X", "exiting:X", "no-such"], 20)
+    found = probe_all(["aborting:X", "cpu", "hanging:X", "exiting:X", "no-such"], 8)
 
     assert [answer.name for answer in found] == ["aborting:X", "cpu", "hanging:X", "exiting:X", "no-such"]
     assert [answer.result for answer in found] == [

@@ -22,7 +22,7 @@ from conformance.plan.case import Case
 from conformance.plan.selection import matches
 from conformance.reports.model import CaseRecord
 from conformance.reports.verdict import Outcome
-from tests.acceptance.running import run
+from tests.acceptance.running import DATABASE, run
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -59,13 +59,14 @@ def _place(id: str, seed: str) -> bytes:
     return hashlib.sha256(f"{seed}/{id}".encode()).digest()
 
 
-def run_cases(ids: Iterable[str], folder: Path) -> tuple[CaseRecord, ...]:
+def run_cases(ids: Iterable[str], folder: Path, workers: str = "-n2") -> tuple[CaseRecord, ...]:
     """Run the cases on the accelerator that does nothing; return them with their verdicts."""
     # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
     (folder / "tests").symlink_to(HERE.parent)
     (folder / "cases.txt").write_text("\n".join(ids), encoding="utf-8")
-    words = [f"--accelerator={SPEC}", f"--case-file={folder / 'cases.txt'}", "-n2"]
-    return run(*words, cwd=folder, timeout=_LONGEST, name="nil", PYTHONPATH=str(folder)).report.cases
+    words = [f"--accelerator={SPEC}", f"--case-file={folder / 'cases.txt'}", workers]
+    done = run(*words, cwd=folder, timeout=_LONGEST, name="nil", imported=DATABASE, PYTHONPATH=str(folder))
+    return done.report.cases
 
 
 def unearned(cases: Iterable[CaseRecord], allowed: Mapping[str, str]) -> list[str]:

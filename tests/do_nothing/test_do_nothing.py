@@ -28,12 +28,14 @@ def planned_cases() -> list[Case]:
     return [bundled.case for bundled in bundled_cases()]
 
 
-@pytest.mark.parametrize(("operators", "others"), longer([(12, 0), (30, 4)]))
-def test_a_portion_of_the_suite_sees_that_nothing_is_done(operators: int, others: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("operators", "others", "workers"), longer([(12, 0, "-n0"), (30, 4, "-n2")]))
+def test_a_portion_of_the_suite_sees_that_nothing_is_done(
+    operators: int, others: int, workers: str, tmp_path: Path
+) -> None:
     planned = planned_cases()
     ids = portion(planned, operators, others)
 
-    cases = run_cases(ids, tmp_path)
+    cases = run_cases(ids, tmp_path, workers)
 
     assert {case.id for case in cases} == set(ids)
     assert unearned(cases, may_pass()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -40,10 +41,16 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
     return result if weight is None else result * weight
 
 
-@pytest.mark.parametrize("base", longer(range(5)))
-@pytest.mark.parametrize("mode", ["inference", "training"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("formula", [layer_norm, group_norm, rms_norm], ids=lambda formula: formula.__name__)
+#: Each formula once in each dtype and in each mode.
+USUAL = [(layer_norm, "float32", "training", 0), (layer_norm, "float64", "inference", 0),
+         (group_norm, "float32", "inference", 0), (group_norm, "float64", "training", 0),
+         (rms_norm, "float32", "training", 0), (rms_norm, "float64", "inference", 0)]  # fmt: skip
+ALL = itertools.product((layer_norm, group_norm, rms_norm), ("float32", "float64"), ("inference", "training"), range(5))
+
+
+@pytest.mark.parametrize(
+    ("formula", "dtype", "mode", "base"), longer(ALL, *USUAL), ids=lambda value: getattr(value, "__name__", None)
+)
 def test_normalisations_of_one_and_two_elements(
     formula: Any, dtype: str, mode: str, base: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

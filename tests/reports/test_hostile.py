@@ -24,6 +24,7 @@ from conformance.reports.json_files import MAX_CONTAINERS, MAX_REPORT_BYTES, MAX
 from conformance.reports.report_json import from_json, read_report, to_json
 from tests.call_count import calls_of
 from tests.fuzz import blast, documents, targets
+from tests.layers import longer
 from tests.reports.gate.world import PLAN, dump, honest, manifest, operator, plain
 
 Captured = pytest.CaptureFixture[str]
@@ -218,7 +219,7 @@ def words_for(folder: Path, number: int, hostile: bool) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("hostile", [False, True])
+@pytest.mark.parametrize("hostile", longer([False, True], True))
 def test_twenty_thousand_cases_take_300_megabytes(tmp_path: Path, hostile: bool) -> None:
     words = words_for(tmp_path, 20_000, hostile)
     code = (
@@ -235,7 +236,7 @@ def test_twenty_thousand_cases_take_300_megabytes(tmp_path: Path, hostile: bool)
     assert len(done.stdout.encode()) <= 900 * 1024
 
 
-@pytest.mark.parametrize("hostile", [False, True])
+@pytest.mark.parametrize("hostile", longer([False, True], True))
 def test_the_gate_does_the_same_work_for_every_case(tmp_path: Path, hostile: bool, capsys: Captured) -> None:
     """Count calls and not seconds, which the machine has a part in; benchmarks/gate.py measures what somebody waits."""
     main(words_for(tmp_path, 100, hostile))

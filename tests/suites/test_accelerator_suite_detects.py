@@ -39,7 +39,7 @@ LATE_PROBES = [
 ]
 
 
-@pytest.mark.parametrize("case_id", longer([*late_cases(), *LATE_PROBES], step=8))
+@pytest.mark.parametrize("case_id", longer([*late_cases(), *LATE_PROBES], step=16))
 def test_a_late_device_is_right(case_id):
     """Check that a device whose work runs as late as allowed passes every case that waits correctly."""
     if case_id in NEED_ANOTHER_DEVICE:

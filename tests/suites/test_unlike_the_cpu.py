@@ -802,7 +802,7 @@ ATTENTION = "nn.functional.scaled_dot_product_attention"
 
 
 @pytest.mark.parametrize("mode", longer(["inference", "training"]))
-@pytest.mark.parametrize("name", [ATTENTION, "nn.functional.multi_head_attention_forward"])
+@pytest.mark.parametrize("name", longer([ATTENTION, "nn.functional.multi_head_attention_forward"]))
 def test_a_sum_behind_the_draw_may_round_otherwise_each_time(
     name: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

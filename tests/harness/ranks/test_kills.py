@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import pytest
 
 from tests.acceptance.running import kill, start
 from tests.harness.ranks.test_torture import leftovers
+from tests.layers import longer
 from tests.waiting import PATIENCE, wait_for
 
 HERE = Path(__file__).parent
@@ -20,11 +22,18 @@ def both_ranks_are_busy(folder: Path) -> None:
     wait_for("both ranks are in their case", lambda: len(list(folder.glob("busy.*"))) == 2)
 
 
-@pytest.mark.parametrize("arguments", [("-n0",), ("-n1",)], ids="".join)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=str)
-def test_ranks_and_their_children_end_with_pytest(tmp_path: Path, arguments: tuple[str, ...], number: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "number"),
+    longer(
+        itertools.product(["-n0", "-n1"], [signal.SIGKILL, signal.SIGTERM]),
+        ("-n0", signal.SIGTERM),
+        ("-n1", signal.SIGKILL),
+    ),
+    ids=str,
+)
+def test_ranks_and_their_children_end_with_pytest(tmp_path: Path, workers: str, number: int) -> None:
     tests = shutil.copy(HERE / "kill_cases.py", tmp_path / "test_kill_cases.py")
-    process = start("--accelerator=cpu", str(tests), *arguments, cwd=tmp_path, KILL_NOTES=str(tmp_path))
+    process = start("--accelerator=cpu", str(tests), workers, cwd=tmp_path, KILL_NOTES=str(tmp_path))
     both_ranks_are_busy(tmp_path)
     assert sum("child-of-rank" in line for line in leftovers(str(tmp_path))) == 1
 
