@@ -5,6 +5,7 @@ The rooms are copied into a folder as a wheel lays them out. Toy additions write
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -185,6 +186,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Extended:
     return project
 
 
+@functools.cache
 def verdicts(project: Extended) -> dict[str, tuple[str, str]]:
     done = project.conformance("report", "conformance-report/toy", "--format", "json")
     cases = json.loads(done.stdout)["cases"]
