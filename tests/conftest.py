@@ -15,13 +15,16 @@ from xdist.scheduler import LoadScopeScheduling
 ON_THE_DEVICE = {"simulated", "suites"}
 #: Files that take longest, in folders of ``tests``. They run first: at the end, one worker would wait for another.
 LONGEST = (
-    "acceptance/test_bad_input.py", "acceptance/test_pytest_habits.py", "acceptance/test_standin.py",
-    "acceptance/test_lies.py", "acceptance/test_mistakes.py", "suites/test_unlike_the_cpu.py",
-    "defects/test_defects.py",
-    "acceptance/test_report_folder.py", "acceptance/test_truth.py", "faults/test_faults.py",
-    "suites/test_fallback_detects.py", "exact/test_exact_device.py", "exact/test_right_formulas.py",
-    "acceptance/test_like_cuda.py", "acceptance/test_death_watcher.py", "acceptance/test_interrupts.py",
-    "acceptance/test_chaos.py", "strangers/test_heron.py", "do_nothing/test_do_nothing.py",
+    "acceptance/test_last_call.py", "upstream/test_running.py", "acceptance/test_standin.py", "calls/test_calls.py",
+    "acceptance/test_report_folder.py", "blame/test_blame.py", "acceptance/test_lies.py", "defects/test_defects.py",
+    "suites/test_unlike_the_cpu.py", "recipe/test_recipes.py", "acceptance/test_bad_input.py",
+    "exact/test_exact_device.py", "acceptance/test_mistakes.py", "acceptance/test_pytest_habits.py",
+    "suites/test_scripts.py", "cli/test_coverage.py", "suites/test_fallback_detects.py",
+    "acceptance/test_interrupts.py", "acceptance/test_waivers.py", "reports/test_hostile.py", "faults/test_faults.py",
+    "acceptance/test_like_cuda.py", "acceptance/test_chaos.py", "ranks/test_kills.py", "cli/test_doctor.py",
+    "simulated/test_starting.py", "acceptance/test_death_watcher.py", "acceptance/test_second_chance.py",
+    "exact/test_right_formulas.py", "suites/test_workloads_red.py", "strangers/test_heron.py",
+    "acceptance/test_truth.py",
 )  # fmt: skip
 
 
