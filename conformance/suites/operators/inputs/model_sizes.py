@@ -224,8 +224,8 @@ def _convolution(dims: int) -> Make:
         if dims == _PLANE:  # patches of an image with one channel
             patches = whole(768, 1, 16, 16, dtype=dtype, most=1)
             yield Size(whole(1, 1, 26, 26, dtype=dtype, most=1), (patches,), _named(stride=10))
-        for planes, weight, given_by_name in _kernels(dims, dtype):
-            yield Size(planes, (weight,), given_by_name)
+        for planes, kernel, given_by_name in _kernels(dims, dtype):
+            yield Size(planes, (kernel,), given_by_name)
 
     return make
 
