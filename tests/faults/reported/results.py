@@ -19,8 +19,6 @@ else:
 
 BUGS = Path(__file__).with_name("bugs.toml")
 MEASURED = Path(__file__).with_name("measured.json")
-#: A report whose number is a multiple of this was kept for measuring alone.
-_HELD_OUT = 3
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,8 @@ class Bug:
     cases: tuple[str, ...]
     when: tuple[str, ...] = ()
     call: str = ""
-    #: Whether the row was drawn for measuring alone; None in the first collection, where the number says it.
-    held: bool | None = None
-
-    @property
-    def held_out(self) -> bool:
-        """Return whether no input was written after a look at this bug."""
-        if self.held is not None:
-            return self.held
-        return int(self.report.partition("#")[2]) % _HELD_OUT == 0
+    #: Whether the row is for measuring alone: no input was written after a look at it.
+    held: bool = False
 
     @property
     def is_collective(self) -> bool:

@@ -126,7 +126,7 @@ def judge(bug: Bug, send: forks.Send) -> None:
 
 
 def _found(bug: Bug, copy: forks.Copy[Bug]) -> Found:
-    found = Found(bug.report, bug.backend, bug.held_out, what=bug.what, error=copy.error[-300:])
+    found = Found(bug.report, bug.backend, bug.held, what=bug.what, error=copy.error[-300:])
     begun = ""
     for kind, *what in copy.messages:
         if kind == "live":
@@ -151,7 +151,7 @@ def judged(chosen: Sequence[Bug], jobs: int, say: Callable[[str], None] = print)
         say(f"{results[-1].end:9} {copy.task.report:40} {results[-1].by} {results[-1].error.splitlines()[-1:] or ''}")
     of_ranks = [bug for bug in chosen if bug.is_collective]
     for bug, (met, by, ran) in zip(of_ranks, collectives.judged(of_ranks), strict=True):
-        results.append(Found(bug.report, bug.backend, bug.held_out, True, by if met else "", ran, what=bug.what))
+        results.append(Found(bug.report, bug.backend, bug.held, True, by if met else "", ran, what=bug.what))
         say(f"{results[-1].end:9} {bug.report:40} {results[-1].by}")
     order = {bug.report: number for number, bug in enumerate(chosen)}
     return sorted(results, key=lambda found: order[found.report])
