@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import pytest
 
 from conformance.base.errors import UsageError
 from conformance.cli.main import main
+from conformance.reports.loading import load
 from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Reason, failed, passed
-from conformance.upstream.evidence import dtypes_of, operators
+from conformance.upstream.evidence import Standing, dtypes_of, evidence_of, operators
 from conformance.upstream.skip_lists import Entry, read
 from tests.reports.samples import entry, report_of
 
 Audit = Callable[..., list[dict[str, Any]]]
+#: The newest published report of the simulated device, with every case of every operator.
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "runs" / "sim.json.gz"
 #: Operators whose names are in no other one, each with float32.
 SINGLE = [name for name in operators() if "float32" in dtypes_of(name) and name.isalnum()][:120]
 STALE, NEEDED, LEFT = SINGLE[:60], SINGLE[60:100], SINGLE[100:]
@@ -133,6 +137,39 @@ def test_the_60_stale_ones_are_named_among_overrides(audit: Audit):
     assert len(rows) == 200
     assert names_of(rows, "stale") == [f"{name}[float32]" for name in STALE]
     assert names_of(rows, "dead") == [f"{name}[float32]" for name in unknown]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [38, 39])
+def test_the_60_stale_ones_are_named_by_the_published_report(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    evidence, chosen = evidence_of(load(PUBLISHED)), random.Random(seed)
+    variants = sorted((name, dtype) for name in operators() for dtype in dtypes_of(name))
+    verified = [each for each in variants if each in evidence and evidence[each].standing is Standing.VERIFIED]
+    refused = sorted(each for each, found in evidence.items() if found.standing is Standing.DENIED)
+    without = [each for each in variants if each not in evidence]
+    stale = [name_of_test(each) for each in chosen.sample(verified, 60)]
+    others = [name_of_test(each) for each in (*chosen.sample(refused, 80), *chosen.sample(without, 20))]
+    order = [*stale, *others, *(f"test_storage_number_{number}_sim" for number in range(40))]
+    chosen.shuffle(order)
+    forms = ((as_dictionary, ".py"), (as_exclusions, ".py"), (as_disabled, ".json"))
+    for form, suffix in forms:
+        file = tmp_path / f"{form.__name__}{suffix}"
+        file.write_text(form(order))
+
+        command = ["upstream", "audit", str(file), "--accelerator", "sim", "--report", str(PUBLISHED)]
+        assert main([*command, "--format", "json"]) == 0
+
+        rows = json.loads(capsys.readouterr().out)
+        assert len(rows) == 200, form
+        assert sorted(plain(text) for text in names_of(rows, "stale")) == sorted(stale), form
+
+
+def name_of_test(variant: tuple[str, str]) -> str:
+    """Return how PyTorch names a test of an operator in a dtype on the simulated device."""
+    operator, dtype = variant
+    return f"test_out_{operator.replace('.', '_').replace('-', '_')}_sim_{dtype}"
 
 
 def plain(text: str) -> str:
