@@ -159,6 +159,13 @@ def _endings(device_type: str) -> dict[str, Variant]:
     }
 
 
+@functools.cache
+def _by_short_name() -> dict[str, str]:
+    """Return the operators by names that lists give them: ``div_floor_rounding``, or ``divfloor_rounding`` for MPS."""
+    glued = {info.name + info.variant_test_name: name for name, info in operators().items()}
+    return glued | {name.replace(".", "_"): name for name in operators()}
+
+
 def _flat(operator: str) -> str:
     return operator.replace(".", "_").replace("-", "_")
 
@@ -166,8 +173,8 @@ def _flat(operator: str) -> str:
 def _variants(entry: Entry, device_type: str) -> list[Variant]:
     """Return the operators in dtypes that an entry is about."""
     if entry.operator:
-        name = entry.operator if entry.operator in operators() else entry.operator.replace("_", ".")
-        known = dtypes_of(name, device_type) if name in operators() else []
+        name = entry.operator if entry.operator in operators() else _by_short_name().get(entry.operator, "")
+        known = dtypes_of(name, device_type) if name else []
         return [(name, dtype) for dtype in known if not entry.dtypes or dtype in entry.dtypes]
     if not re.fullmatch(r"[\w:]+", entry.name):
         return []

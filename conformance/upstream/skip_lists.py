@@ -25,6 +25,8 @@ _MOST_ENTRIES = 50_000
 _HIDING = ("skip", "xfail", "xfail_strict")
 #: Names whose value is a list in PyTorch's own form, as attributes of a class or arguments of set_test_configs().
 _OWN_FORM = ("test_exclusions", "op_overrides", "op_allowlist")
+#: Parts of the names that backends give to dictionaries of what they skip.
+_LIST_NAMES = ("skip", "xfail", "disabled")
 
 #: Key of a list of disabled tests, which PyTorch's test runner reads: a test, its module and its class.
 _DISABLED = re.compile(r"(\w+) \((?:([\w.]+)\.)?(\w+)\)")
@@ -84,10 +86,21 @@ def _python(path: Path, text: str) -> Iterator[Entry]:
         line = getattr(error, "lineno", None)
         at = f", line {line}" if line else ""
         raise UsageError(f"{path}{at} is no valid Python: {getattr(error, 'msg', error)}. Correct the file.") from None
-    reader = _PythonReader(path, _comments(text))
+    reader, has_list = _PythonReader(path, _comments(text)), False
     for node in ast.walk(tree):
         for name, value in _named_values(node):
+            has_list = has_list or name in _OWN_FORM or (isinstance(value, ast.Dict) and _is_list(name))
             yield from reader.entries(name, value)
+    if not has_list:
+        raise UsageError(
+            f"{path} has no skip list in a known form: {', '.join(_OWN_FORM)}, or a dictionary whose name contains "
+            f"{', '.join(_LIST_NAMES)}. Name a file with a skip list."
+        )
+
+
+def _is_list(name: str) -> bool:
+    """Return whether a dictionary of that name is a skip list."""
+    return any(part in name.lower() for part in _LIST_NAMES)
 
 
 def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -129,15 +142,32 @@ class _PythonReader:
             yield from self._exclusions(value)
         elif isinstance(value, ast.Dict) and name == "op_overrides":
             yield from self._overrides(value)
-        elif isinstance(value, ast.Dict) and "skip" in name.lower():
-            yield from self._files(value)
+        elif isinstance(value, ast.Dict) and _is_list(name):
+            if "disabled" in name.lower():
+                yield from self._exclusions(value)
+            elif _names_operators(value):
+                yield from self._operators(value)
+            else:
+                yield from self._files(value)
 
     def _exclusions(self, value: ast.Dict) -> Iterator[Entry]:
+        """Yield the tests that are excluded by class. A name that is no word is a pattern of torch_xla."""
         for key, names in zip(value.keys, value.values, strict=True):
             test_class = _text(key)
             for node, text in _strings(names):
                 whole = "" if text == "*" else text
-                yield self._entry(node, f"{test_class}.{text}", name=whole, test_class=test_class)
+                is_pattern = bool(re.search(r"\W", whole))
+                text = f"{test_class}.{text}"
+                yield self._entry(node, text, name=whole, test_class=test_class, is_pattern=is_pattern)
+
+    def _operators(self, value: ast.Dict) -> Iterator[Entry]:
+        """Yield the operators that are expected to fail, or are skipped, in their dtypes. None is all dtypes."""
+        for key, listed in zip(value.keys, value.values, strict=True):
+            if key is None:
+                continue  # another dictionary, which is read at its own place
+            operator, dtypes = _text(key), tuple(_dtypes(listed))
+            text = f"{operator}[{', '.join(dtypes) or 'all dtypes'}]"
+            yield self._entry(key, text, operator=operator, dtypes=dtypes)
 
     def _overrides(self, value: ast.Dict) -> Iterator[Entry]:
         for key, decorators in zip(value.keys, value.values, strict=True):
@@ -182,6 +212,16 @@ class _PythonReader:
             line -= 1
             above.append(self._comments[-line])
         return one_line(" ".join(reversed(above)), 200)
+
+
+def _names_operators(value: ast.Dict) -> bool:
+    """Return whether a dictionary has operators with dtypes, and not test files with names of tests."""
+    if any("test" in _text(key) for key in value.keys):
+        return False
+    return all(
+        listed.value is None if isinstance(listed, ast.Constant) else next(_strings(listed), None) is None
+        for listed in value.values
+    )
 
 
 def _called(node: ast.AST) -> str:

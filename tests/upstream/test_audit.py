@@ -258,6 +258,54 @@ def test_comments_are_kept_and_nothing_is_executed(audit: Audit, tmp_path: Path)
     assert not mark.exists()
 
 
+XLA = """
+DISABLED_TORCH_TESTS_ANY = {
+    "TestOpsSUPA": {
+        "test_sum",  # not lowered
+        "test_pow_.*_supa",
+    },
+    "TestGone": {"test_a"},
+}
+DISABLED_TORCH_TESTS = {"CPU": prepare_match_set(DISABLED_TORCH_TESTS_ANY)}
+"""
+
+
+def test_disabled_tests_by_class(audit: Audit, tmp_path: Path):
+    names = tmp_path / "names"
+    names.write_text(
+        "TestOpsSUPA.test_sum_supa_int8\nTestOpsSUPA.test_sum_supa_int16\nTestOpsSUPA.test_pow_-2_supa\n"
+        "TestOtherSUPA.test_sum_supa_int8\n"
+    )
+
+    rows = audit(XLA, options=("--names", str(names)))
+
+    assert [(row["entry"], row["hides"], row["class"]) for row in rows] == [
+        ("TestOpsSUPA.test_sum", 2, "not ours"),
+        ("TestOpsSUPA.test_pow_.*_supa", 1, "not ours"),
+        ("TestGone.test_a", 0, "dead"),
+    ]
+    assert rows[0]["comment"] == "not lowered"
+
+
+def test_operators_with_their_dtypes(audit: Audit):
+    """A key is an operator with its variant, and without a dot between them: normnuc is norm.nuc."""
+    rows = audit(
+        f"def decorated(ops):\n"
+        f"    ON_MPS_XFAILLIST: dict[str, list | None] = {{\n"
+        f"        # sorts in another order\n"
+        f"        {STALE[0]!r}: [torch.float32, torch.no_such_dtype],\n        {NEEDED[0]!r}: None,\n    }}\n"
+        f"    SKIPLIST = {{'normnuc': [torch.float32], 'no_such_operator': None}}\n"
+    )
+
+    assert [(row["entry"], row["class"], row["hides"]) for row in rows] == [
+        (f"{STALE[0]}[float32, no_such_dtype]", "stale", 1),
+        (f"{NEEDED[0]}[all dtypes]", "needed", len(dtypes_of(NEEDED[0], "supa"))),
+        ("normnuc[float32]", "unknown", 1),
+        ("no_such_operator[all dtypes]", "dead", 0),
+    ]
+    assert rows[0]["comment"] == "sorts in another order"
+
+
 SPYRE = """
 test_suite_config:
   files:
@@ -321,6 +369,7 @@ def test_a_configuration_that_expects_failures(audit: Audit, tmp_path: Path):
     [
         ("list.py", "skip_dict = {\n", "line 1 is no valid Python"),
         ("list.py", "skip_dict = " + "(" * 5000, "is no valid Python"),
+        ("list.py", "import torch\nTESTS = {'test_a.py': ('test_a',)}\n", "has no skip list in a known form"),
         ("list.yaml", "a: [1\n", "is no valid YAML"),
         ("list.yaml", "a: !!python/object/apply:os.system [ls]\n", "is no valid YAML"),
         ("list.yaml", "a: 1\n", "has no `test_suite_config`"),
