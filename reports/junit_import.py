@@ -93,6 +93,24 @@ def add_rows(report: Report, imported: Report) -> Report:
     )
 
 
+def without_rows(report: Report) -> Report:
+    """Return the report as it was before foreign rows were added: nothing of ours is judged by them.
+
+    Totals that are not those of the cases stay as they are, so that the gate still sees them.
+    """
+    if not any(is_foreign(group.area) for group in report.groups):
+        return report
+    cases = tuple(case for case in report.cases if not (case.tier == IMPORTED and is_foreign(case.area)))
+    suite = replace(report.run.suite, cases=report.run.suite.cases - (len(report.cases) - len(cases)))
+    totals = count_cases(cases, report.accounting) if report.totals == report.counts else report.totals
+    return replace(report, run=replace(report.run, suite=suite), totals=totals, cases=cases)
+
+
+def is_foreign(area: str) -> bool:
+    """Return whether the rows of an area are of another suite."""
+    return area.partition(".")[0] == IMPORTED
+
+
 def _cases(found: list[_ImportedCase], area: AreaOf) -> Iterator[CaseRecord]:
     """Yield a record for each imported test, marked as imported in its id, area and tier."""
     for found_case in found:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from conformance.reports.gate.finding import Decision
+from conformance.reports.junit_import import without_rows
 from conformance.reports.model import AcceleratorRecord, CaseRecord, DeclarationRecord, Report, Run
 from conformance.reports.page.cells import ENDING_OF, Ending, endings_of, letters_of
 from conformance.reports.plain_text import one_line
@@ -132,6 +133,11 @@ class PageColumn:
     @property
     def report(self) -> Report:
         return self.source.report
+
+    @cached_property
+    def own(self) -> Report:
+        """Return the report without the rows of other suites, which only the matrix shows."""
+        return without_rows(self.report)
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.reports.junit_import import IMPORTED
+from conformance.reports.junit_import import is_foreign
 from conformance.reports.matrix import DTYPE_ORDER
 from conformance.reports.model import CaseRecord
 from conformance.reports.page.cells import PageCell
@@ -43,7 +43,7 @@ class Tile:
 
 def heat_map(rows: Sequence[AreaRows]) -> tuple[tuple[Tile, ...], ...]:
     """Return tiles by area: the share of planned cases that pass on each accelerator. Foreign rows have no share."""
-    ours = (row for row in rows if row.name.partition(".")[0] != IMPORTED)
+    ours = (row for row in rows if not is_foreign(row.name))
     return tuple(tuple(Tile(row.name, cell) for cell in row.cells) for row in ours)
 
 

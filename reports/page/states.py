@@ -43,7 +43,7 @@ class StateLine:
 
     @property
     def failing(self) -> str:
-        counts = self.column.report.counts
+        counts = self.column.own.counts
         lost = f", {counts.lost:,} without a verdict" if counts.lost else ""
         return f"{counts.failed:,}{lost}"
 
@@ -116,9 +116,9 @@ def summary(lines: Sequence[StateLine]) -> str:
     words = {"good": "accepted", "bad": "rejected", "un": "not judged or unsigned"}
     said = ", ".join(f"{kinds[kind]:,} {word}" for kind, word in words.items() if kinds[kind])
     names = "1 accelerator" if len(lines) == 1 else f"{len(lines):,} columns"
-    failing = [line for line in lines if line.column.report.counts.failed]
-    worst = sorted(failing, key=lambda line: -line.column.report.counts.failed)[:_FINDINGS]
-    listed = ", ".join(f"{one_line(line.column.title, 200)} {line.column.report.counts.failed:,}" for line in worst)
+    failing = [line for line in lines if line.column.own.counts.failed]
+    worst = sorted(failing, key=lambda line: -line.column.own.counts.failed)[:_FINDINGS]
+    listed = ", ".join(f"{one_line(line.column.title, 200)} {line.column.own.counts.failed:,}" for line in worst)
     failures = (
         f"Failing cases: {listed}{' and others' if len(failing) > len(worst) else ''}." if failing else "No case fails."
     )

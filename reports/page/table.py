@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conformance.reports.junit_import import is_foreign
 from conformance.reports.page.cells import PageCell, make_cell
 from conformance.reports.page.columns import PageColumn
 from conformance.reports.planned import PlannedCase
@@ -29,6 +30,11 @@ class Table:
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(id for subject in self.subjects for id in subject.ids)
+
+    @property
+    def own(self) -> int:
+        """Return the number of cases that are this suite's."""
+        return sum(len(subject.ids) for subject in self.subjects if not is_foreign(subject.area))
 
 
 @dataclass(frozen=True)

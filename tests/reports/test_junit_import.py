@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conformance.base.errors import JournalError
+from conformance.cli import publish
 from conformance.cli.main import main
 from conformance.reports import junit_import
 from conformance.reports.junit_import import area_of, import_junit
 from conformance.reports.loading import load
+from conformance.reports.page.columns import PublishedReport
 from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.views import junit as junit_view
@@ -69,6 +72,26 @@ def test_rows_are_added_to_a_report_once(junit: Path, tmp_path: Path, capsys: py
     assert "imported pass 2, skip 1, fail 2" in capsys.readouterr().out
     assert main(["import", str(junit), "--into", str(tmp_path / "all.json"), "-o", str(tmp_path / "x.json")]) == 4
     assert "it was imported before" in capsys.readouterr().err
+
+
+def test_the_page_judges_a_report_without_its_foreign_rows(junit: Path) -> None:
+    report = honest()
+    both = junit_import.add_rows(report, import_junit(junit, area_of("path"), report.accelerator.name))
+    own, judged = (publish._judged(PublishedReport(each)).decision for each in (report, both))
+
+    assert own is not None
+    assert judged is not None
+    assert judged.findings == own.findings
+    assert junit_import.without_rows(both).run == report.run
+    assert tuple(junit_import.without_rows(both).cases) == tuple(report.cases)
+
+
+def test_false_totals_stay_false_without_foreign_rows(junit: Path) -> None:
+    report = honest()
+    both = junit_import.add_rows(report, import_junit(junit, area_of("path"), report.accelerator.name))
+    false = replace(both, totals=replace(both.totals, failed=0))
+
+    assert junit_import.without_rows(false).totals == false.totals
 
 
 def test_what_this_suite_writes_can_be_imported(tmp_path: Path) -> None:

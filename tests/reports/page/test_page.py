@@ -92,6 +92,13 @@ def test_foreign_rows_are_in_the_matrix_and_in_no_percentage() -> None:
     assert "imported" not in heat
 
 
+def test_foreign_rows_fail_in_the_matrix_and_not_in_the_state() -> None:
+    text = page(many.report("supa", (ADD, *FOREIGN)))
+
+    assert "No case fails." in text
+    assert "<p>1 cases, checked in both directions" in text
+
+
 def test_the_script_gets_every_verdict() -> None:
     found = data(page(many.report("supa", (ADD, MUL)), many.report("npu", (ADD,))))
     endings = {
