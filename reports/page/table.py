@@ -58,7 +58,9 @@ def make_table(columns: Sequence[PageColumn]) -> Table:
     for id, case in planned.items():
         name = f"{case.subject} ({case.about_note})" if case.about_note else case.subject
         groups.setdefault((case.area, name), []).append(id)
-    return Table(tuple(TableRow(*key, tuple(ids)) for key, ids in sorted(groups.items())), planned)
+    # The rows of other suites stand behind this suite's.
+    ordered = sorted(groups.items(), key=lambda group: (is_foreign(group[0][0]), group[0]))
+    return Table(tuple(TableRow(*key, tuple(ids)) for key, ids in ordered), planned)
 
 
 def make_rows(table: Table, columns: Sequence[PageColumn]) -> tuple[AreaRows, ...]:

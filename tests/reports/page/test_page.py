@@ -78,8 +78,8 @@ def test_foreign_rows_are_in_the_matrix_and_in_no_percentage() -> None:
     rows = make_rows(make_table(columns), columns)
 
     assert [(row.name, row.cells[0].passed, row.cells[0].failed) for row in rows] == [
-        ("imported.upstream.test_a", 1, 1),
         ("operators", 1, 1),
+        ("imported.upstream.test_a", 1, 1),
     ]
     assert [[(tile.area, tile.text) for tile in tiles] for tiles in pictures.heat_map(rows)] == [[("operators", "50")]]
     assert both.counts.verified == ours.counts.verified == "1/2 50 %"
@@ -96,6 +96,7 @@ def test_foreign_rows_fail_in_the_matrix_and_not_in_the_state() -> None:
     text = page(many.report("supa", (ADD, *FOREIGN)))
 
     assert "No case fails." in text
+    assert '<td class="num" data-label="failing">0' in text
     assert "<p>1 cases, checked in both directions" in text
 
 
