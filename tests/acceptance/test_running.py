@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from .running import run
+from .running import ALWAYS, Preloaded, run
 
 #: Words that are written at the end: by a thread that outlives the tests, and by what is registered for the exit.
 AT_THE_END = """
@@ -21,16 +22,17 @@ atexit.register(os.write, 1, b"the exit was reached\\n")
 """
 
 
-@pytest.mark.parametrize("words", [("-n0",), ()], ids=["torch", "pytest alone"])
-def test_threads_end_and_what_is_registered_runs(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("imported", [("torch",), ()], ids=["torch", "pytest alone"])
+def test_threads_end_and_what_is_registered_runs(imported: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(AT_THE_END)
     (tmp_path / "test_own.py").write_text("def test_own():\n    assert 0, 'red'\n")
 
-    finished = run(*words, cwd=tmp_path)
+    # A process and an environment of its own: nothing that other tests have set is in them.
+    variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    status, output = Preloaded(imported).run([*ALWAYS, "-n0"], tmp_path, variables, 240)
 
-    assert finished.status == 1, finished.output
-    last = finished.output.splitlines()[-2:]
-    assert last == ["the thread has ended", "the exit was reached"], finished.output
+    assert status == 1, output
+    assert output.splitlines()[-2:] == ["the thread has ended", "the exit was reached"], output
 
 
 def test_a_controller_has_not_imported_torch(tmp_path: Path) -> None:
