@@ -32,7 +32,8 @@ def test_threads_end_and_what_is_registered_runs(imported: tuple[str, ...], tmp_
     status, output = Preloaded(imported).run([*ALWAYS, "-n0"], tmp_path, variables, 240)
 
     assert status == 1, output
-    assert output.splitlines()[-2:] == ["the thread has ended", "the exit was reached"], output
+    # As of any process, what is buffered comes behind them.
+    assert 0 < output.find("the thread has ended\n") < output.find("the exit was reached\n"), output
 
 
 def test_a_controller_has_not_imported_torch(tmp_path: Path) -> None:

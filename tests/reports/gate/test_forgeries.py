@@ -11,7 +11,7 @@ import pytest
 
 from conformance.reports.model import Report
 from conformance.reports.profiles import PROFILES, find_profile
-from conformance.reports.verdict import Outcome
+from conformance.reports.verdict import Outcome, Reason
 from tests.layers import longer
 
 from . import honest
@@ -88,13 +88,17 @@ def judged(who: str, other: str, sample: int) -> tuple[tuple[Forgery, frozenset[
 
 @cache
 def sampled(who: str, sample: int) -> Report:
-    """Return a published run of a smaller plan: one of ``sample`` cases, one of the core, and what full requires."""
+    """Return a published run of a smaller plan: one of ``sample`` cases, and what shows forgeries in any plan.
+
+    That is a case of the core, what the profile full requires, and a case of what the device lacks, if any.
+    """
     cases = honest.published(who).cases
     due = {
         next(n for n, case in enumerate(cases) if need in case.requires and case.outcome is Outcome.PASS)
         for need in find_profile("distributed").needs
     }
     due.add(next(n for n, case in enumerate(cases) if PROFILES["core"].own(case) and case.outcome is Outcome.PASS))
+    due |= set([n for n, case in enumerate(cases) if case.reason is Reason.UNSUPPORTED][:1])
     kept = tuple(case for n, case in enumerate(cases) if n % sample == 0 or n in due)
     return honest.mended(replace(honest.published(who), cases=kept))
 
