@@ -68,6 +68,7 @@ def runs_until(runs: Sequence[Path], day: date) -> list[Path]:
 def _name(data: bytes) -> str:
     """Return the folder's name, from the start and the id of the run, or from a hash of its data."""
     header = read_lines(data.split(b"\n", _HEADER_LINES)[:_HEADER_LINES]).run or {}
+    # To the millisecond; a start without one has digits of its zone there, which are 0.
     started, run = _only(header.get("started"), "0-9T", 18), _only(header.get("run"), "0-9a-f", 12)
     return f"{started}-{run}" if started and run else f"undated-{hashlib.sha256(data).hexdigest()[:12]}"
 

@@ -69,6 +69,17 @@ class HostCall:
     error: Exception | None = None
     draws: bool = False
 
+    @property
+    def comparable(self) -> bool:
+        """Return whether the host computes the call, and draws no random numbers: its values can be compared."""
+        return self.error is None and not self.draws
+
+    @property
+    def finite(self) -> bool:
+        """Return whether it is comparable, and overflows nowhere."""
+        results = tensors(self.value) if self.comparable else []
+        return self.comparable and all(bool(t.isfinite().all()) for t in results if t.layout is torch.strided)
+
 
 def host_call(function: Any, sample: Call) -> HostCall:
     """Return the host's call of a sample. It is made once for a sample, unless it draws random numbers."""

@@ -309,7 +309,7 @@ def _elements(info: Any, sample: Call) -> tuple[int, int, int] | None:
     """Return the elements of the largest input and output, and the number of outputs; None if the host refuses."""
     result = host_call(info.op, sample)
     # An argument may repeat the size of this dimension. Drawn numbers cannot be compared one by one.
-    if result.error is not None or result.draws:
+    if not result.comparable:
         return None
     made = tensors(result.value)
     return _size(sample), max((leaf.numel() for leaf in made), default=0), len(made)

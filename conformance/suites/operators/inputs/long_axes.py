@@ -66,8 +66,7 @@ def _images(cell: Cell) -> Iterator[Call]:
         shape = [1] * _DIMS
         shape[dim] = rows
         image = tiers.image(cell.info, cell.dtype, shape)
-        made = host_call(cell.info.op, image) if image is not None else None
-        if image is not None and made is not None and made.error is None and not made.draws:
+        if image is not None and host_call(cell.info.op, image).comparable:
             yield replace(image, number=_NUMBER + dim, source=f"a long axis {dim}")
 
 
@@ -105,7 +104,7 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
             continue
         tried = large.extended(cell.info, short, growth, _TRIED)
         made = host_call(cell.info.op, tried)
-        if made.error is not None or made.draws:
+        if not made.comparable:
             continue
         if max(_elements(tried.arguments), _elements(made.value)) / _TRIED * _ROWS > _MOST:
             return None

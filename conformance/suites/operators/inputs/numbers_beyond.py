@@ -51,7 +51,7 @@ def numbers_beyond(cell: Cell) -> Iterator[Call]:
                 other = _scaled(with_numbers_at(sample, {place: signed}), factor)
                 other = replace(other, number=number, source=f"{signed:g} at {place}")
                 number += 1
-                if _is_finite(cell, other):
+                if host_call(cell.info.op, other).finite:
                     yield other
 
 
@@ -72,12 +72,4 @@ def _keeps_shape(cell: Cell, sample: Call) -> bool:
         shape = torch.broadcast_tensors(*sample.tensors)[0].shape  # type: ignore[no-untyped-call]  # of torch
     except RuntimeError:
         return False
-    return made.error is None and not made.draws and all(tensor.shape == shape for tensor in tensors(made.value))
-
-
-def _is_finite(cell: Cell, sample: Call) -> bool:
-    """Return whether the host computes the call without random numbers, and overflows nowhere."""
-    made = host_call(cell.info.op, sample)
-    if made.error is not None or made.draws:
-        return False
-    return all(bool(t.isfinite().all()) for t in tensors(made.value) if t.layout is torch.strided)
+    return made.comparable and all(tensor.shape == shape for tensor in tensors(made.value))

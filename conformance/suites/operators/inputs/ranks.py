@@ -61,7 +61,7 @@ def ranks(cell: Cell) -> Iterator[Call]:
     for name, change in _CHANGES.items():
         for first_alone in (False, True) if len(sample.tensors) > 1 else (False,):
             found = _changed(sample, change, first_alone=first_alone)
-            if _is_taken(cell, found):
+            if host_call(cell.info.op, found).comparable:
                 yield replace(found, number=number, source=f"{name}{' of the first tensor' if first_alone else ''}")
                 number += 1
 
@@ -84,7 +84,7 @@ def one_tensor_twice(cell: Cell) -> Iterator[Call]:
         return
     by_size = sorted(cell.fixed, key=lambda each: -each.elements)
     found = next((one for sample in by_size if (one := _with_one_tensor(sample)) is not None), None)
-    if found is not None and _is_taken(cell, found):
+    if found is not None and host_call(cell.info.op, found).comparable:
         yield replace(found, number=_ONE_TENSOR, source="one tensor in all places")
 
 
@@ -99,9 +99,3 @@ def _with_one_tensor(sample: Call) -> Call | None:
         return first if any(value is tensor for tensor in alike) else value
 
     return sample.with_arguments(mapped(sample.arguments, leaf)) if alike else None
-
-
-def _is_taken(cell: Cell, sample: Call) -> bool:
-    """Return whether the host computes the call, and draws nothing for it."""
-    made = host_call(cell.info.op, sample)
-    return made.error is None and not made.draws

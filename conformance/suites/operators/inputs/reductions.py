@@ -6,6 +6,7 @@ tile, begins with a number of its own, or reduces a fixed number of dimensions i
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -44,12 +45,11 @@ def reductions(cell: Cell) -> Iterator[Call]:
         kwargs = kept if negative else {}
         given = _values(cell.dtype, negative=negative)
         yield Call(_NUMBER + order, given, (), {"dim": dim, **kwargs}, source="values of one sign in five dimensions")
-        if dim in (-1, 1) and negative:
-            for dims in _FEWER if cell.dtype is torch.float32 else ():
-                fewer = given[(0,) * (len(_SHAPE) - dims)]
-                number = _NUMBER + len(ways) + len(_FEWER) * order + dims
-                said = f"values of one sign in {dims} dimensions"
-                yield Call(number, fewer, (), {"dim": min(dim, dims - 1), **kwargs}, source=said)
+    fewer = itertools.product((-1, 1), _FEWER) if cell.dtype is torch.float32 else ()
+    for order, (dim, dims) in enumerate(fewer, len(ways)):
+        given = _values(cell.dtype, negative=True)[(0,) * (len(_SHAPE) - dims)]
+        said = f"values of one sign in {dims} dimensions"
+        yield Call(_NUMBER + order, given, (), {"dim": min(dim, dims - 1), **kept}, source=said)
 
 
 def _values(dtype: torch.dtype, *, negative: bool) -> torch.Tensor:

@@ -113,7 +113,7 @@ def _follows(info: Any, move: _Move, base: int) -> bool:
     """Return whether the host's results stay or move up, as those of a comparison or a choice do."""
     still, moved = move.by(0), move.by(base)
     before, after = host_call(info.op, still), host_call(info.op, moved)
-    if before.error is not None or after.error is not None or before.draws or after.draws:
+    if not (before.comparable and after.comparable):
         return False
     results = leaves(before.value), leaves(after.value)
     if not results[0] or len(results[0]) != len(results[1]):

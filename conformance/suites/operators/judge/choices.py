@@ -64,8 +64,7 @@ def gradient(info: Any, sample: Call, actual: Leaves, cotangent: torch.Tensor) -
         index, cotangent = (_rows(info, sample, each)[0] for each in (index, cotangent))
         return torch.zeros_like(rows).scatter_add(dim, index, cotangent.to(x.dtype)).view(x.shape)
     dim = _dim(info.name, sample)
-    if index.dim() < x.dim():
-        index, cotangent = index.unsqueeze(dim), cotangent.unsqueeze(dim)
+    index, cotangent = (_along(x, dim, each) for each in (index, cotangent))
     return torch.zeros_like(x.detach()).scatter_add(dim, index, cotangent.to(x.dtype))
 
 
@@ -125,6 +124,11 @@ def _dim(name: str, sample: Call) -> int:
     return int(_argument(sample, "dim", position, -1))
 
 
+def _along(x: torch.Tensor, dim: int, reduced: torch.Tensor) -> torch.Tensor:
+    """Return a result along a dimension of ``x`` with as many dimensions as ``x`` has, kept or not."""
+    return reduced if reduced.dim() == x.dim() else reduced.unsqueeze(dim)
+
+
 def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return where two tensors are equal; NaN equals NaN."""
     return (left == right) | ((left != left) & (right != right))
@@ -148,7 +152,7 @@ def are_held(info: Any, sample: Call, found: Leaves) -> bool:
     if len(found) < 2 or x.dim() == 0:
         return True
     dim = _dim(info.name, sample)
-    values, index = (leaf if leaf.dim() == x.dim() else leaf.unsqueeze(dim) for leaf in found)
+    values, index = (_along(x, dim, leaf) for leaf in found)
     return not x.shape[dim] or _picks(x, dim, index, values)
 
 
@@ -173,12 +177,12 @@ def _selected(name: str, sample: Call, found: Leaves, wanted: Leaves) -> Leaves 
     if len(found) < 2 or x.dim() == 0 or any(f.shape != w.shape for f, w in zip(found, wanted, strict=True)):
         return None
     dim = _dim(name, sample)
-    values, index = (leaf if leaf.dim() == x.dim() else leaf.unsqueeze(dim) for leaf in found)
+    values, index = (_along(x, dim, leaf) for leaf in found)
     if not x.shape[dim] or not _picks(x, dim, index, values):
         return None
     if name != "mode":
         return [wanted[0], found[1]]
-    most = wanted[0] if wanted[0].dim() == x.dim() else wanted[0].unsqueeze(dim)
+    most = _along(x, dim, wanted[0])
     as_often = _equal(x, values).sum(dim) == _equal(x, most).sum(dim)
     return found if bool(as_often.all()) else None
 
