@@ -17,6 +17,7 @@ from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import mapped, tensors
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.judge import compositions
 from conformance.suites.operators.judge.cells import Cell
 
 from .families import source
@@ -46,13 +47,23 @@ def numbers_beyond(cell: Cell) -> Iterator[Call]:
         # What has no tensor makes one, whose size depends on the numbers.
         takes = isinstance(sample.input, torch.Tensor) and sample.input.numel() > 1
         for place in places_of_numbers(cell.info, sample) if takes and _keeps_shape(cell, sample) else ():
-            for value, factor in _NUMBERS[cell.dtype]:
+            for value, factor in _numbers(cell, sample):
                 signed = -value if plain_leaves(sample)[place] < 0 else value
                 other = _scaled(with_numbers_at(sample, {place: signed}), factor)
                 other = replace(other, number=number, source=f"{signed:g} at {place}")
                 number += 1
                 if host_call(cell.info.op, other).finite:
                     yield other
+
+
+def _numbers(cell: Cell, sample: Call) -> list[tuple[float, float]]:
+    """Return the numbers for a sample, each with its factor.
+
+    A device may compose some operators step by step. Products of tensors with a factor are then results between the
+    steps that 16 bits do not hold.
+    """
+    composed = compositions.is_composed(cell.info, sample)
+    return [(value, factor) for value, factor in _NUMBERS[cell.dtype] if factor == 1 or not composed]
 
 
 def _scaled(sample: Call, factor: float) -> Call:
