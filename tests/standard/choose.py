@@ -12,8 +12,8 @@ The choice is a greedy cover: again and again the case that kills most per secon
   of one dtype alone.
 * A known defect counts by the cases that killed it.
 * A fault of a collective counts by the cases that can meet its condition.
-* All core cases are in the profile, the short cases of streams, memory and state, and for each area and each cell that
-  can be claimed the cheapest case.
+* All core cases are in the profile, the short cases of streams, memory and state, and the cheapest case of each area,
+  of each capability that can be claimed, and of the operators in each dtype and mode.
 """
 
 from __future__ import annotations
@@ -203,15 +203,19 @@ def _required(planned: Mapping[str, PlannedCase], cover: Cover, passed: frozense
         if id in cover.seconds:
             wanted[f"area {case.area}"].append(id)
             for cell in case.requires:
-                name, bracket, axes = cell.partition("[")
-                # A device claims operators together, by dtype and mode.
-                wanted[f"operators.*{bracket}{axes}" if name.startswith("operators.") else cell].append(id)
+                wanted[claim(cell)].append(id)
     for ids in wanted.values():
         # A case that the CPU skips exercises no claim of it.
         exercising = [id for id in ids if id in passed] or ids
         if found.isdisjoint(exercising):
             found.add(min(exercising, key=cover.cost))
     return found
+
+
+def claim(cell: str) -> str:
+    """Return what one case has to stand for: operators by dtype and mode, any other capability whatever its axes."""
+    name, bracket, axes = cell.partition("[")
+    return f"operators.*{bracket}{axes}" if name.startswith("operators.") else name
 
 
 def text(ids: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import DEEP, PROFILES, in_profile
 from conformance.reports.standard import standard_ids
 from tests.acceptance.running import run
-from tests.standard.choose import Cover, text
+from tests.standard.choose import Cover, claim, text
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +20,7 @@ def plan() -> list[PlannedCase]:
 
 
 def claims(planned: PlannedCase) -> set[str]:
-    """The cells that a case requires; operators are claimed together, by dtype and mode."""
-    return {re.sub(r"^operators\.[^\[]*", "operators.*", cell) for cell in planned.requires}
+    return set(map(claim, planned.requires))
 
 
 def test_every_id_is_a_case_of_the_suite(plan: list[PlannedCase]) -> None:

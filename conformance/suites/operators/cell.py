@@ -22,7 +22,7 @@ from .calls import database, execution, sampling
 from .calls.calls import Call
 from .calls.passes import PLAIN
 from .calls.work import Extent, work
-from .checks import error_inputs, training
+from .checks import certain_draws, error_inputs, training
 from .inputs.comparing import check_samples
 from .inputs.families import Stage, families
 from .judge.cells import Cell, Failure
@@ -77,6 +77,8 @@ def _run_cell(case: Case, info: Any, device: torch.device, check: Checker) -> No
     deep = case.tier is Tier.DEEP
     usual = work(deep).training if trains else work(deep).inference
     samples = _samples(info, dtype, trains, work(deep).probe if probe else usual, probe=probe)
+    if not (trains or probe):
+        samples += certain_draws.samples(info, dtype)
     cell = Cell.of(info, dtype, device, check, samples, watched=usual.watched, deep=deep)
     with cell.reporting_calls():
         first = _check_training if trains else _check_inference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from conformance.accelerators.capabilities import AUTOCAST, Capability, Cell
@@ -27,14 +27,14 @@ def planned_families(
     *needs: Capability,
     dtypes: Sequence[str] = DTYPES,
     having: Callable[[Family], bool] = lambda family: True,
-    deep: Container[str] = (),
+    deep: Callable[[Family], bool] = lambda family: False,
 ) -> Expand:
     """Return a function that gives the cases ``workloads.<family>.<what>`` of all families that fit, one per dtype.
 
-    Cases of the families that ``deep`` names have the deep tier.
+    Cases of the families that are ``deep`` have the deep tier.
     """
     return lambda: [
-        _case(f"{name}.{what}", mode, dtype, (*needs, *_operators(family)), deep=name in deep)
+        _case(f"{name}.{what}", mode, dtype, (*needs, *_operators(family)), deep=deep(family))
         for name, family in families().items()
         if having(family)
         for dtype in dtypes

@@ -13,15 +13,24 @@ from .families import families
 from .loop import RunDevice
 from .planned import planned_families
 
-#: Families whose graphs the declared backend compiles.
+#: Families whose graphs the declared backend compiles. They are of the deep tier: each has twenty kernels, for which a
+#: C++ compiler takes 20 to 30 s. compile.llama has a layer forward and backward, compile.dynamic the norm, the
+#: activation, the embedding and the loss of gpt2, and compile.convolution a convolution.
 COMPILED = ("llama", "gpt2", "unet")
-#: These are of the deep tier: each has twenty kernels, for which a C++ compiler takes 20 to 30 s. compile.llama has a
-#: layer forward and backward, compile.dynamic the norm, the activation, the embedding and the loss of gpt2, and
-#: compile.convolution a convolution. The traced case of each family runs the same graph.
-DEEP = COMPILED
 
 
-@cases(planned_families("traced", "training", COMPILE, dtypes=["float32"], having=lambda f: not f.sparse))
+#: Traced families of the workload tier, one for each kind of graph: a decoder, an encoder beside it, convolutions,
+#: experts, and paths that meet again. To trace takes seconds, and graphs of a kind differ in few operators, which the
+#: operators' own cases have. The other families are of the deep tier.
+TRACED = ("llama", "t5", "resnet", "mixtral", "unet")
+
+
+@cases(
+    planned_families(
+        "traced", "training", COMPILE, dtypes=["float32"],
+        having=lambda f: not f.sparse, deep=lambda f: f.name not in TRACED,
+    )
+)  # fmt: skip
 def test_traced(accelerator, device, case, check):
     """A model is traced in few graphs, which give the oracle's gradients as the device runs their operators."""
     _check(case, accelerator, device, check, "aot_eager")
@@ -29,7 +38,7 @@ def test_traced(accelerator, device, case, check):
 
 @cases(
     planned_families(
-        "compiled", "training", COMPILE, dtypes=["float32"], having=lambda f: f.name in COMPILED, deep=DEEP
+        "compiled", "training", COMPILE, dtypes=["float32"], having=lambda f: f.name in COMPILED, deep=lambda f: True
     )
 )
 def test_compiled(accelerator, device, case, check):

@@ -56,8 +56,9 @@ class Call:
     ``backward`` is the derivative that is taken of the result, if one is, with numbers drawn from ``seed``.
 
     ``process`` removes from a result what the operator leaves open, such as the sign of eigenvectors. ``on_host`` holds
-    the positions, in the order of ``tensors``, of tensors that stay on the host whatever the device. ``origin`` is the
-    call on the host of which this is a copy on a device: nobody writes its tensors.
+    the positions, in the order of ``tensors``, of tensors that stay on the host whatever the device. A ``certain`` call
+    is of an operator that draws random numbers, with arguments that leave it one result. ``origin`` is the call on the
+    host of which this is a copy on a device: nobody writes its tensors.
     """
 
     number: int
@@ -77,6 +78,7 @@ class Call:
     extra: Mapping[str, Any] = field(default_factory=dict)
     backward: Any = None
     seed: int = 0
+    certain: bool = False
     origin: Call | None = None
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._device import _device_constructors
 
-from conformance.numerics.compare import plain
+from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.modes import with_modes
 from conformance.numerics.trees import leaves, tensors
 from conformance.process import last_call
@@ -23,6 +23,8 @@ from .calls import HOST, Call
 
 #: Tensors of one backward, in order.
 Tensors = Sequence[torch.Tensor]
+#: Seeds of the random numbers with which a certain call is made again.
+_SEEDS = (1, 2, 3)
 #: A context without an effect, made once.
 _NO_DEVICE: AbstractContextManager[object] = nullcontext()
 
@@ -61,7 +63,7 @@ def perform(run: Callable[..., Any], info: Any, given: Call) -> Any:
 class HostCall:
     """The host's call of a sample: its arguments after the call, and its result or refusal. Nobody writes them.
 
-    ``draws`` says that the call moved the host's generator. Then another call gives other numbers.
+    ``draws`` says that another call gives other numbers: this one moved the host's generator.
     """
 
     given: Call
@@ -103,7 +105,21 @@ def _on_host(function: Any, sample: Call) -> HostCall:
             value = call(function, given)
         except Exception as refusal:  # each operator refuses in its own way
             error = refusal.with_traceback(None)  # its frames hold tensors
-    return HostCall(given, value, error, not torch.equal(state, torch.get_rng_state()))
+    draws = not torch.equal(state, torch.get_rng_state())
+    if draws and sample.certain and error is None:
+        draws = not _has_one_result(function, sample, value)
+    return HostCall(given, value, error, draws)
+
+
+def _has_one_result(function: Any, sample: Call, value: Any) -> bool:
+    """Return whether the host gives the same result for other random numbers."""
+    with torch.random.fork_rng(devices=()):
+        for seed in _SEEDS:
+            torch.default_generator.manual_seed(seed)
+            again = call(function, sample.on(HOST))
+            if not all(same_bits(*map(plain, pair)) for pair in zip(tensors(again), tensors(value), strict=True)):
+                return False
+    return True
 
 
 def execute(function: Any, sample: Call, **extra: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.compare import plain
+from conformance.numerics.trees import mapped, tensors
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, perform
@@ -22,7 +23,11 @@ from conformance.suites.operators.inputs.families import check
 from conformance.suites.operators.judge.cells import Cell
 
 #: Numbers from 9500 on are no numbers of other samples.
-_NUMBER, _SPREAD_NUMBER = 9500, 9600
+_NUMBER, _SAMPLE_NUMBER, _SPREAD_NUMBER = 9500, 9550, 9600
+#: The one number of a range.
+_FIRST = 3
+#: Elements of a draw that is a sample of the cell.
+_FEW = 400
 #: A number that bfloat16 does not hold.
 _ODD = 1.2345678
 _INF = float("inf")
@@ -49,6 +54,23 @@ def certain_draws(cell: Cell) -> None:
         sample = Call(_NUMBER + order, given, args, kwargs, source="a draw without freedom")
         for arranged in (sample, *arrangements.of(cell.info, sample)):
             _compare(cell, arranged)
+
+
+def samples(info: Any, dtype: torch.dtype) -> list[Call]:
+    """Return small draws of finite numbers in a dtype, to be samples of a cell: each family takes them as any call."""
+    make = _DRAWS.get(info.full_name)
+    if make is None or dtype not in info.dtypes or not dtype.is_floating_point:
+        return []
+    found = []
+    for order, arguments in enumerate(make()):
+        given = [leaf for leaf in tensors(arguments) if leaf.numel() > _FEW or not leaf.isfinite().all()]
+        if not given:
+            first, args, kwargs = mapped(
+                arguments, lambda leaf: leaf.to(dtype) if isinstance(leaf, torch.Tensor) else leaf
+            )
+            source = "a draw without freedom, as a sample"
+            found.append(Call(_SAMPLE_NUMBER + order, first, args, kwargs, source=source, certain=True))
+    return found
 
 
 def _compare(cell: Cell, sample: Call) -> None:
@@ -142,6 +164,18 @@ def _probabilities() -> Iterator[Arguments]:
         yield torch.full((_MANY,), chance), (), {}
 
 
+def _pooled(*sizes: int) -> Iterator[Arguments]:
+    """Yield images of so many sizes with the random places of the pools given, with indices and without."""
+    places = torch.rand(2, 3, len(sizes))
+    for keywords in ({}, {"return_indices": True}):
+        yield torch.randn(2, 3, *sizes), (2,), {"output_size": 3, "_random_samples": places, **keywords}
+
+
+def _kept() -> Iterator[Arguments]:
+    for chance in (0.0, 1.0):
+        yield _numbers(2, 3, 4, 5), (), {"p": chance, "training": True}
+
+
 #: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
 _SPREADS: dict[str, Callable[[torch.Tensor], tuple[Any, tuple[Any, ...]]]] = {
     "normal": lambda spread: (torch.zeros(6, 4), (spread,)),
@@ -162,6 +196,12 @@ _DRAWS: dict[str, Callable[[], Iterator[Arguments]]] = {
     "uniform": lambda: iter([(_numbers(5, 3), (_ODD, _ODD), {})]),
     "multinomial": _one_hot,
     "bernoulli": _probabilities,
-    "nn.functional.dropout": lambda: iter([(_numbers(5, 3), (), {"p": 0.0, "training": True})]),
+    "nn.functional.dropout": _kept,
+    "nn.functional.dropout2d": _kept,
+    "nn.functional.dropout3d": lambda: ((given[None], *rest) for given, *rest in _kept()),
+    "nn.functional.fractional_max_pool2d": lambda: _pooled(9, 8),
+    "nn.functional.fractional_max_pool3d": lambda: _pooled(7, 6, 8),
+    "randint": lambda: iter([(_FIRST, (_FIRST + 1, (5, 3)), {})]),
+    "randint_like": lambda: iter([(_numbers(5, 3), (_FIRST, _FIRST + 1), {})]),
     "nn.functional.rrelu": lambda: iter([(_numbers(5, 3), (), {"lower": 0.3, "upper": 0.3, "training": True})]),
 }

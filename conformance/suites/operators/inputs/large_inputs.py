@@ -16,8 +16,9 @@ from .comparing import check_call
 from .families import Stage, source
 from .variants import check_forms
 
-#: Dtypes of models that have a sample of many blocks; the others have theirs in the deep tier.
-_OF_MODELS = (torch.bfloat16, torch.float16, torch.int32, torch.uint8, torch.bool)
+#: Dtypes that have a sample of many blocks: those of models, and one of the complex ones, for which some operators have
+#: their only kernel. The others have theirs in the deep tier.
+_OF_MODELS = (torch.bfloat16, torch.float16, torch.int32, torch.uint8, torch.bool, torch.complex64)
 
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)

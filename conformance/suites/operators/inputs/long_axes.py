@@ -28,12 +28,12 @@ from .widths_of_one import with_all_but_one
 _NUMBER = 9560
 #: Rows beyond 2^12, with some behind it; a prime. Batches and channels of more than 65,535 have samples of their own.
 _ROWS = 4159
-#: Rows beyond 2^16, for functions of single elements, whose other axes are 1.
+#: Rows beyond 2^16, for functions of single elements, whose other axes are 1, and where the other axes are short enough.
 _MANY = 65_599
 #: Dimensions of an image.
 _DIMS = 4
-#: Elements of the largest input and of the largest output.
-_MOST = 1 << 16
+#: Elements of the largest input and of the largest output, with rows beyond 2^12 and with many more.
+_MOST, _MOST_OF_MANY = 1 << 16, 1 << 18
 #: Rows by which the elements of a row are measured.
 _TRIED = 16
 
@@ -106,9 +106,11 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
         made = host_call(cell.info.op, tried)
         if not made.comparable:
             continue
-        if max(_elements(tried.arguments), _elements(made.value)) / _TRIED * _ROWS > _MOST:
+        of_a_row = max(_elements(tried.arguments), _elements(made.value)) / _TRIED
+        if of_a_row * _ROWS > _MOST:
             return None
-        found = large.extended(cell.info, short, growth, _ROWS)
+        is_cheap = cell.op_class is not OpClass.SPECIAL and of_a_row * _MANY <= _MOST_OF_MANY
+        found = large.extended(cell.info, short, growth, _MANY if is_cheap else _ROWS)
         # Which of two values written to one place stays is open.
         return None if repeated_writes.are_in(cell.info, found) else found
     return None
