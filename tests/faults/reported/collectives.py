@@ -29,6 +29,8 @@ _ROUNDS = 6
 _LONG = 1 << 22
 #: Bytes of what a rank gives from which it is sent directly.
 _SHORTEST = 1 << 13
+#: Ranks that exchange their parts directly.
+_PAIR = 2
 _CALLS: Counter[str] = Counter()
 #: Separates the conditions of a bug in a fault's detail.
 _AND = " and "
@@ -111,6 +113,10 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "channels_last": lambda: any(_is_channels_last(tensor) for tensor in tensors),
         "bool": lambda: tensors[0].dtype is torch.bool,
         "no multiple of 32": lambda: tensors[-1].dim() > 0 and tensors[-1].shape[-1] % 32 != 0,
+        "bfloat16": lambda: tensors[0].dtype is torch.bfloat16,
+        "more than 2 ranks": lambda: dist.get_world_size(group) > _PAIR,
+        "more than 1 rank": lambda: dist.get_world_size(group) > 1,
+        "root not 0": lambda: (call.arguments.get("dst") or 0) != 0,
         "from 8 KiB": lambda: tensors[-1].numel() * tensors[-1].element_size() >= _SHORTEST,
     }[word]()
 
@@ -144,6 +150,8 @@ def spoiled(fault: Fault, original: Any, call: Any) -> Any:
         return original(*call.args, **call.kwargs)
     if fault.kind == "nan of rank 0 dropped":
         return _without_first_nan(original, call, given[written])
+    if fault.kind in _OF_PARTS:
+        return _OF_PARTS[fault.kind](original, call, written)
     if fault.kind == "first two swapped":
         return _swapped(original, call, written)
     before = given[written].clone()
@@ -204,6 +212,7 @@ EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "second half doubled on rank 0": _second_half_doubled,
     "divided by elements": _by_elements,
     "ends zero": _padding_zero,
+    "zero": lambda target, before, group: target.zero_(),
 }
 
 
@@ -227,6 +236,54 @@ def _swapped(original: Any, call: Any, written: str) -> Any:
         target[0].copy_(target[1])
         target[1].copy_(first)
     return work
+
+
+def _later_half_lost(original: Any, call: Any, written: str) -> Any:
+    """Leave the parts of the later half of the ranks zero at the root."""
+    work = _waited(original, call)
+    parts = call.arguments[written] or []
+    for part in parts[-(len(parts) // 2) :]:
+        part.zero_()
+    return work
+
+
+def _own_part_from_the_start(original: Any, call: Any, written: str) -> Any:
+    """Take the root's own part from the start of the memory that it shares with the result."""
+    parts, tensor = call.arguments[written], call.arguments["tensor"]
+    kept = tensor.as_strided(tensor.shape, tensor.stride(), 0).clone()
+    work = _waited(original, call)
+    parts[dist.get_rank(call.arguments.get("group"))].copy_(kept)
+    return work
+
+
+def _parts_from_the_start(original: Any, call: Any, written: str) -> Any:
+    """Send the first part to every rank, and write what arrives over the first part."""
+    given, group = call.arguments, call.arguments.get("group")
+    size = dist.get_world_size(group)
+    out, before = given[written], given[written].clone()
+    sent = given["input_split_sizes"] or [given["input"].shape[0] // size] * size
+    taken = given["output_split_sizes"] or [out.shape[0] // size] * size
+    given["input"] = torch.cat([given["input"][:length] for length in sent])
+    work = _waited(original, call)
+    last = out[sum(taken[:-1]) :].clone()
+    out.copy_(before)
+    out[: len(last)] = last
+    return work
+
+
+def _waited(original: Any, call: Any) -> Any:
+    work = original(*call.args, **call.kwargs)
+    if work is not None:
+        work.wait()
+    return work
+
+
+#: Effects on parts of what a function sends or writes.
+_OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
+    "later half lost": _later_half_lost,
+    "own part from the start": _own_part_from_the_start,
+    "parts from the start": _parts_from_the_start,
+}
 
 
 def _as_dense(original: Any, call: Any, names: tuple[str, str]) -> Any:

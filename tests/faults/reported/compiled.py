@@ -100,6 +100,49 @@ def _indices_of_mixed_sum(node: Node) -> None:
                     _behind(part, aten.mul.Tensor, 0)
 
 
+#: Numbers that one group of threads adds up in running order.
+_WAVE = 64
+
+
+def _long_cumsum(node: Node) -> None:
+    """Write the first sum of a row again behind the first group of threads."""
+    if node.target is aten.cumsum.default and node.args[1] < len(_shape(node)) and _shape(node)[node.args[1]] > _WAVE:
+        value, dim = node.meta["val"], node.args[1]
+        with node.graph.inserting_after(node):
+            first = node.graph.call_function(aten.slice.Tensor, (node, dim, 0, 1))
+        first.meta = {"val": aten.slice.Tensor(value, dim, 0, 1)}
+        with node.graph.inserting_after(first):
+            other = node.graph.call_function(aten.slice_scatter.default, (node, first, dim, _WAVE, _WAVE + 1))
+        other.meta = dict(node.meta)
+        node.replace_all_uses_with(other, delete_user_cb=lambda user: user not in (first, other))
+
+
+def _narrow_range(node: Node) -> None:
+    """Multiply a range of int64 in 32 bits."""
+    if node.target is aten.mul.Tensor and node.meta["val"].dtype is torch.int64:
+        parts = [part for part in node.args if isinstance(part, Node)]
+        if any(part.target is torch.ops.prims.iota.default for part in parts):
+            _behind(node, aten.bitwise_left_shift.Tensor_Scalar, 32)
+            shifted = next(user for user in node.users if user.target is aten.bitwise_left_shift.Tensor_Scalar)
+            _behind(shifted, aten.bitwise_right_shift.Tensor_Scalar, 32)
+
+
+def _quotient_cut(node: Node) -> None:
+    """Cut quotients of int64 off where they are to be rounded down, if the divisor is a tensor without dimensions."""
+    is_floor = node.target is aten.floor_divide.default or node.kwargs.get("rounding_mode") == "floor"
+    divisor = node.args[1] if is_floor and node.meta["val"].dtype is torch.int64 else None
+    if isinstance(divisor, Node) and divisor.meta["val"].dim() == 0:
+        node.target, node.kwargs = aten.div.Tensor_mode, {"rounding_mode": "trunc"}
+
+
+def _not_accumulated(node: Node) -> None:
+    """Overwrite where what is written to one place is to be added up."""
+    if node.target in (aten.index_put.default, aten.index_put_.default) and node.args[3:4] == (True,):
+        node.args = (*node.args[:3], False)
+    if node.target is aten.scatter_add.default:
+        node.target = aten.scatter.src
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
     "sum of broadcast doubled": _sum_of_broadcast,
@@ -110,6 +153,10 @@ EFFECTS: dict[str, Callable[[Node], None]] = {
     "scatter_reduce left out": _not_scattered,
     "place in the group": _long_argmax,
     "indices of a mixed sum zero": _indices_of_mixed_sum,
+    "long cumsum begins again": _long_cumsum,
+    "range in 32 bits": _narrow_range,
+    "quotient cut off": _quotient_cut,
+    "sums overwritten": _not_accumulated,
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import _tensor_str
 
 from tests.faults.overriding import Call, overridden
 
@@ -36,6 +37,27 @@ LOADS: dict[str, Callable[[Load, str], Load]] = {
     "map_location ignored": _without_map_location,
     "map_location refused": _without_map_to_the_device,
 }
+
+
+@contextmanager
+def _rows_printed_as_zero(device: torch.device) -> Iterator[None]:
+    """Print zeros for all matrices of a tensor but the first, if they do not fill a tile of 32 rows."""
+    original = _tensor_str._str
+
+    def function(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+        shown = self
+        if self.device.type == device.type and self.dim() > 2 and self.shape[-2] % 32 and self.numel():
+            with torch.no_grad():
+                shown = self.detach().clone(memory_format=torch.contiguous_format)
+                shown.view(-1, *self.shape[-2:])[1:] = 0
+        return original(shown, *args, **kwargs)
+
+    with mock.patch.object(_tensor_str, "_str", function):
+        yield
+
+
+#: Effects on printing.
+PRINTS: dict[str, Callable[[torch.device], Any]] = {"later rows printed as zero": _rows_printed_as_zero}
 
 
 @contextmanager

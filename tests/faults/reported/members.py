@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -69,9 +71,93 @@ def _negative_times(device: torch.device) -> Iterator[None]:
         core.clear_switches()
 
 
+@contextmanager
+def _states_not_kept(device: torch.device) -> Iterator[None]:
+    """Look like a device that was not used yet, whose random states checkpointing does not save."""
+    with mock.patch.object(torch.get_device_module(device.type), "_initialized", False):
+        yield
+
+
+@contextmanager
+def _live_bytes_forgotten(device: torch.device) -> Iterator[None]:
+    """Count from zero again, what is allocated and how often, where peaks alone are reset."""
+    read, reset = torch._C._accelerator_getDeviceStats, torch._C._accelerator_resetPeakStats
+    gone: dict[int, dict[str, Any]] = {}
+
+    def function(index: int) -> None:
+        reset(index)
+        gone[index] = read(index)
+
+    def stats(index: int) -> dict[str, Any]:
+        return _less(read(index), gone.get(index, {}))
+
+    with (
+        mock.patch.object(torch._C, "_accelerator_getDeviceStats", stats),
+        mock.patch.object(torch._C, "_accelerator_resetPeakStats", function),
+    ):
+        yield
+
+
+def _less(now: Any, gone: Any) -> Any:
+    """Subtract from each number what it was; a peak is as much lower as what was there."""
+    if not isinstance(now, dict):
+        return now - (gone or 0)
+    lower = {**gone, "peak": gone["current"]} if "peak" in gone else gone
+    return {key: _less(value, lower.get(key, {})) for key, value in now.items()}
+
+
+@contextmanager
+def _stream_of_accelerator_refused(device: torch.device) -> Iterator[None]:
+    """Refuse to record an event in a stream that torch.accelerator has given."""
+    given: list[torch.Stream] = []
+    current, record = torch.accelerator.current_stream, torch.Event.record
+
+    def current_stream(device: Any = None, /) -> torch.Stream:
+        given.append(current(device))
+        return given[-1]
+
+    def function(self: torch.Event, stream: torch.Stream | None = None) -> Any:
+        if any(stream is known for known in given):
+            raise RuntimeError("invalid device ordinal")
+        return record(self, stream)
+
+    module: Any = torch.get_device_module(device.type)
+    with (
+        mock.patch.object(module, "current_stream", lambda device=None: current(_place(module, device))),
+        mock.patch.object(torch.accelerator, "current_stream", current_stream),
+        method(torch.Event, "record", function),
+    ):
+        yield
+
+
+def _place(module: Any, device: Any) -> int:
+    return int(module._get_device_index(device))
+
+
+@contextmanager
+def method(owner: type, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Give a class of C another method inside the context; such a class takes none by assignment."""
+    members = gc.get_referents(owner.__dict__)[0]
+    missing = object()
+    before = members.get(name, missing)
+    members[name] = function
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+    try:
+        yield
+    finally:
+        if before is missing:
+            del members[name]
+        else:
+            members[name] = before
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
     "counter not restored": _counter_not_restored,
     "refused by torch.accelerator": _empty_cache_refused,
     "each fifth time negative": _negative_times,
+    "states not kept by checkpoint": _states_not_kept,
+    "live bytes forgotten": _live_bytes_forgotten,
+    "stream of torch.accelerator refused": _stream_of_accelerator_refused,
 }

@@ -16,7 +16,13 @@ _DRAWS_BETWEEN_ZEROS = 33_000_000
 #: Bytes that each new shape costs the host.
 _KEPT = 1 << 20
 
+#: How often a number of 16 bits between two ends is the upper one.
+_AT_THE_END = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
+#: The logarithm of the largest number of float32; the exponential of more is infinite.
+_LARGEST = 88.7
+
 _DRAWN: Counter[str] = Counter()
+_PRIVATE = torch.Generator().manual_seed(98)
 _MEMORY: list[bytearray] = []
 
 
@@ -126,6 +132,156 @@ def _memory_kept(call: Call) -> Any:
     return call.run()
 
 
+def beside(call: Call) -> int:
+    """Return how many rows a function along a dimension has."""
+    given, dim = call.values[0], _named(call, "dim")
+    return given.numel() // max(given.shape[dim], 1) if given.dim() else 0
+
+
+def _ordinary_windows(call: Call) -> Any:
+    """Pool with windows of one size and one step, as if the sizes divided each other."""
+    given, sizes = call.values[0].detach(), call.values[1]
+    result = call.run()
+    pairs = list(zip(given.shape[-2:], sizes, strict=True))
+    steps = [max(have // want, 1) for have, want in pairs]
+    windows = [max(have - (want - 1) * step, 1) for (have, want), step in zip(pairs, steps, strict=True)]
+    with torch.no_grad():
+        made = torch.nn.functional.max_pool2d(given, windows, steps, return_indices=True)
+        for right, wrong in zip(outputs_of(call, result), made, strict=True):
+            right.detach().resize_(wrong.shape).copy_(wrong)
+    return result
+
+
+def _upper_end(call: Call) -> Any:
+    """Round some numbers up to the end that is not in the range."""
+
+    def edit(t: torch.Tensor) -> None:
+        where = torch.rand(t.shape, generator=_PRIVATE) < _AT_THE_END[t.dtype]
+        t.masked_fill_(where.to(t.device), _named(call, "to"))
+
+    return _edited(call, edit)
+
+
+def _low_rows(call: Call) -> torch.Tensor:
+    """Return which rows of attention have scores whose exponentials add up to next to nothing."""
+    query, key, mask = call.values[0].float(), call.values[1].float(), _named(call, "attn_mask")
+    scores = query @ key.transpose(-2, -1) * (_named(call, "scale") or query.shape[-1] ** -0.5)
+    scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + mask.float()
+    return scores.logsumexp(-1) < -_LARGEST
+
+
+def _low_rows_nan(call: Call) -> Any:
+    """Give NaN as the query's gradient in rows with low scores."""
+    query = call.values[0]
+    if not query.requires_grad or query.shape[-3] != call.values[1].shape[-3]:
+        return call.run()
+    with torch.no_grad():
+        low = _low_rows(call).unsqueeze(-1)
+    known = query.view_as(query)
+    known.register_hook(lambda gradient: gradient.masked_fill(low, torch.nan))
+    return call.run([known, *call.values[1:]])
+
+
+def _zero_at_the_middle(call: Call) -> Any:
+    """Take the imaginary part of frequency zero, which PyTorch ignores, off the real part of the middle one."""
+    given, dims, size = call.values[0], _named(call, "dim"), _named(call, "last_dim_size")
+    if len(dims) != 1:
+        return call.run()
+    with torch.no_grad():
+        other = given.detach().clone()
+        other.select(dims[0], size // 2).sub_(given.detach().select(dims[0], 0).imag)
+    return call.run([other, *call.values[1:]])
+
+
+def _lower_part(call: Call) -> Any:
+    """Factorise what the lower part of a matrix says where the upper one was named."""
+    given = call.values[0].detach()
+    return call.run([given.tril() + given.tril(-1).mH, *call.values[1:]])
+
+
+def _out_taken(call: Call) -> Any:
+    """Convert a result to the output's dtype where the healthy device refuses that dtype."""
+    try:
+        return call.run()
+    except RuntimeError:
+        out = _named(call, "out")
+        if out is None or out.dtype is call.values[0].dtype:
+            raise
+        fresh = out.new_empty(0, dtype=call.values[0].dtype)
+        call.run([fresh if value is out else value for value in call.values])
+        return out.resize_(fresh.shape).copy_(fresh)
+
+
+def _places_by_bfloat16(call: Call) -> Any:
+    """Give the places of keys that are sorted as numbers of bfloat16."""
+    keys = call.values[0].detach().cpu().to(torch.float32).to(torch.bfloat16)
+    dim, descending = _named(call, "dim"), bool(_named(call, "descending"))
+    result = call.run()
+    places = keys.sort(dim=-1 if dim is None else dim, descending=descending)[1]
+    with torch.no_grad():
+        outputs_of(call, result)[1].detach().copy_(places)
+    return result
+
+
+def _gradient_without_stride(call: Call) -> Any:
+    """Read the first gradients of a transposed convolution in the place of every second one."""
+    right = call.run()
+    given, steps = call.values[0], _named(call, "stride")
+    if right[0] is None:
+        return right
+    with torch.no_grad():
+        size = [slice(length) for length in call.values[1].shape[-len(steps) :]]
+        other = torch.zeros_like(given)
+        part = other[(..., *[slice(None, None, step) for step in steps])][(..., *size)]
+        part.copy_(given[(..., *size)])
+    return (call.run([other, *call.values[1:]])[0], *right[1:])
+
+
+def _momenta_moved(call: Call) -> Any:
+    """Move the momenta on with infinite gradients, where the whole step is to be left out."""
+    result, found = call.run(), _named(call, "found_inf")
+    if found is not None and bool(found):
+        for momentum, gradient in zip(_named(call, "momentum_buffer_list"), call.values[1], strict=False):
+            momentum.mul_(float(_named(call, "momentum"))).add_(gradient)
+    return result
+
+
+def _last_axis_weight(call: Call) -> Any:
+    """Take a weight for one of the last dimension, and refuse it where their sizes differ."""
+    given, weight = call.values[1], call.values[2]
+    if weight.numel() > 1 and given.dim() > 1:
+        if weight.numel() != given.shape[-1]:
+            raise ValueError("the weight has to have the size of the last dimension")
+        return call.run([call.values[0], given, weight.reshape(-1)])
+    return call.run()
+
+
+def _first_alone(call: Call) -> Any:
+    def edit(t: torch.Tensor) -> None:
+        t.view(-1)[1:] = 0
+
+    return _edited(call, edit)
+
+
+def _mean_by_narrow_factor(call: Call) -> Any:
+    """Multiply twice by the reciprocal of the length as bfloat16 cuts it off."""
+    given, result = call.values[0], call.run()
+    count = given.numel() / max(outputs_of(call, result)[0].numel(), 1)
+    bits = torch.tensor(1 / max(count, 1)).view(torch.int32) & ~0xFFFF
+    factor = (float(bits.view(torch.float32)) * count) ** 2
+    with torch.no_grad():
+        outputs_of(call, result)[0].detach().mul_(factor)
+    return result
+
+
+def _masked_rows_nan(call: Call) -> Any:
+    """Give NaN in rows whose mask has the lowest number everywhere."""
+    mask = _named(call, "attn_mask")
+    rows = (mask <= torch.finfo(mask.dtype).min).all(-1, keepdim=True)
+    result = call.run()
+    return result.masked_fill(rows, torch.nan)
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
     "out kept": _out_kept,
@@ -138,4 +294,20 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
     "norms behind empty zero": _norms_behind_empty,
     "zero once in 33 million": _rare_zero,
     "host memory kept": _memory_kept,
+    "ordinary windows": _ordinary_windows,
+    "upper end at times": _upper_end,
+    "low rows nan": _low_rows_nan,
+    "zero at the middle": _zero_at_the_middle,
+    "lower part": _lower_part,
+    "out taken": _out_taken,
+    "places by bfloat16": _places_by_bfloat16,
+    "gradient without stride": _gradient_without_stride,
+    "momenta moved": _momenta_moved,
+    "last axis of the weight": _last_axis_weight,
+    "first alone": _first_alone,
+    "mean by a narrow factor": _mean_by_narrow_factor,
+    "masked rows nan": _masked_rows_nan,
+    "not run": lambda call: None,
+    "without gradient": lambda call: call.run().detach(),
+    "input in place of the sum": lambda call: call.values[0].clone(),
 }

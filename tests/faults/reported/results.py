@@ -19,6 +19,8 @@ else:
 
 BUGS = Path(__file__).with_name("bugs.toml")
 MEASURED = Path(__file__).with_name("measured.json")
+#: Collection of a row that names none: the last one of those that have no number.
+EARLIER = 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Bug:
     call: str = ""
     #: Whether the row is for measuring alone: no input was written after a look at it.
     held: bool = False
+    #: Number of the collection. Rows of the first three do not say theirs; of these, the third one's alone are held.
+    collection: int = EARLIER
 
     @property
     def is_collective(self) -> bool:
@@ -54,6 +58,7 @@ class Found:
     ran: int = 0
     error: str = ""
     what: str = field(default="", repr=False)
+    collection: int = EARLIER
 
     @staticmethod
     def of(row: dict[str, Any]) -> Found:
@@ -89,8 +94,11 @@ def score(results: Sequence[Found]) -> str:
 
 
 def summary(results: Sequence[Found], *, by_backend: bool = True) -> str:
-    """Return the scores of all bugs, of those that were held out, and by backend."""
-    groups = [("all", list(results)), ("held out", [found for found in results if found.held_out])]
+    """Return the scores of all bugs, of those that were held out in each collection, and by backend."""
+    groups = [("all", list(results))]
+    for number in sorted({found.collection for found in results if found.held_out}):
+        name = "held out" if number == EARLIER else f"held out, collection {number}"
+        groups.append((name, [found for found in results if found.held_out and found.collection == number]))
     names = sorted({found.backend for found in results}) if by_backend else []
     groups += [(f"`{name}`", [found for found in results if found.backend == name]) for name in names]
     rows = [(name, len(mine), sum(found.live for found in mine), score(mine)) for name, mine in groups]

@@ -32,6 +32,8 @@ _SECONDS, _DEADLINE = 90.0, 40.0
 def armed(bug: Bug, device: torch.device) -> AbstractContextManager[Any]:
     """Break the device inside the context, in all kernels of the bug's operators, or above autograd if it has none."""
     kind, _, name = bug.operator[0].rpartition(".")
+    if kind == "torch" and bug.effect in functions.PRINTS:
+        return functions.PRINTS[bug.effect](device)  # type: ignore[no-any-return]
     if kind == "torch":
         return functions.loading(bug.effect, device)
     if kind == "compiled":
@@ -126,7 +128,7 @@ def judge(bug: Bug, send: forks.Send) -> None:
 
 
 def _found(bug: Bug, copy: forks.Copy[Bug]) -> Found:
-    found = Found(bug.report, bug.backend, bug.held, what=bug.what, error=copy.error[-300:])
+    found = _unknown(bug, error=copy.error[-300:])
     begun = ""
     for kind, *what in copy.messages:
         if kind == "live":
@@ -143,6 +145,10 @@ def _found(bug: Bug, copy: forks.Copy[Bug]) -> Found:
     return found
 
 
+def _unknown(bug: Bug, **known: Any) -> Found:
+    return Found(bug.report, bug.backend, bug.held, what=bug.what, collection=bug.collection, **known)
+
+
 def judged(chosen: Sequence[Bug], jobs: int, say: Callable[[str], None] = print) -> list[Found]:
     """Judge bugs, those of collectives in one run of ranks."""
     results = []
@@ -151,7 +157,7 @@ def judged(chosen: Sequence[Bug], jobs: int, say: Callable[[str], None] = print)
         say(f"{results[-1].end:9} {copy.task.report:40} {results[-1].by} {results[-1].error.splitlines()[-1:] or ''}")
     of_ranks = [bug for bug in chosen if bug.is_collective]
     for bug, (met, by, ran) in zip(of_ranks, collectives.judged(of_ranks), strict=True):
-        results.append(Found(bug.report, bug.backend, bug.held, True, by if met else "", ran, what=bug.what))
+        results.append(_unknown(bug, live=True, by=by if met else "", ran=ran))
         say(f"{results[-1].end:9} {bug.report:40} {results[-1].by}")
     order = {bug.report: number for number, bug in enumerate(chosen)}
     return sorted(results, key=lambda found: order[found.report])
@@ -161,12 +167,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print what came of each bug and the scores; write them as data with ``--out``."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.reported.run", description=__doc__)
     parser.add_argument("--only", default="", help="reports whose name contains this text")
+    parser.add_argument("--collection", type=int, help="rows of this collection; 3 stands for the first three")
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument("--out", type=Path, help="file for the results as JSON")
     options = parser.parse_args(arguments)
     bench.loaded("sim")
     forks.prepare()
-    chosen = [bug for bug in bugs() if options.only in bug.report]
+    chosen = [bug for bug in bugs() if options.only in bug.report and options.collection in (None, bug.collection)]
     results = judged(chosen, options.jobs, lambda text: print(text, flush=True))
     print(summary(results))
     if options.out:

@@ -6,6 +6,7 @@ A condition counts the calls that met the conditions before it in its row. Effec
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import weakref
 from collections import Counter
@@ -20,6 +21,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from conformance.coverage.databases import tensors_of
 from tests.faults.overriding import Call
 
+from .members import method
+
 #: Seconds after which a copy in the background has ended by itself.
 _COPIED = 0.005
 
@@ -27,6 +30,7 @@ _COUNTS: Counter[Any] = Counter()
 _DENSE: set[Any] = set()
 _REMEMBERED: list[Any] = []
 _FLAGS: set[str] = set()
+_LOCK = threading.Lock()
 
 
 def reset() -> None:
@@ -150,6 +154,43 @@ def state_kept(call: Call) -> Any:
     return result
 
 
+def copied_behind_the_event(call: Call) -> Any:
+    """Copy to the host in the background, at a time for which an event does not wait."""
+    source, target, in_background = call.values[:3]
+    if source.is_cpu or not target.is_cpu:
+        return call.run()
+    if not (in_background and target.is_pinned()):
+        _arrive()
+        return call.run()
+    # What arrives in time is put aside, and the event that tells of it is not the caller's.
+    aside = torch.empty(target.shape, dtype=target.dtype, pin_memory=True)
+    call.run([source, aside, *call.values[2:]])
+    arrived = torch.Event(source.device)
+    arrived.record()
+    memory = StorageWeakRef(target.untyped_storage())
+    form = (target.storage_offset(), target.shape, target.stride(), target.dtype)
+
+    def write() -> None:
+        arrived.synchronize()
+        if not memory.expired():
+            known = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
+            offset, shape, stride, dtype = form
+            torch.empty(0, dtype=dtype).set_(known, offset, shape, stride).copy_(aside)
+
+    _REMEMBERED.append(write)
+    timer = threading.Timer(_COPIED * 4, _arrive)
+    timer.daemon = True
+    timer.start()
+    return target
+
+
+def _arrive() -> None:
+    with _LOCK, torch.no_grad():
+        waiting, _REMEMBERED[:] = list(_REMEMBERED), []
+        for write in waiting:
+            write()
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
     "cut at synchronize": cut_at_synchronize,
@@ -157,6 +198,7 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
     "source released": source_released,
     "number of the next": number_of_the_next,
     "state kept once": state_kept,
+    "copied behind the event": copied_behind_the_event,
 }
 
 
@@ -164,6 +206,9 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
 
 
 def _on_synchronize(effect: str) -> None:
+    if effect == "copied behind the event":
+        _arrive()
+        return
     known = [tensor for entry in _REMEMBERED if isinstance(entry, weakref.ref) and (tensor := entry()) is not None]
     _REMEMBERED.clear()
     if effect == "cut at synchronize":
@@ -196,6 +241,9 @@ def noticed(effect: str, device: torch.device) -> Iterator[None]:
     module = torch.get_device_module(device.type)
     hooks = {"synchronize": _on_synchronize, "empty_cache": _on_empty_cache, "set_rng_state": _on_set_rng_state}
     with ExitStack() as stack:
+        if effect == "copied behind the event":
+            wait = torch.Stream.synchronize
+            stack.enter_context(method(torch.Stream, "synchronize", lambda self: (wait(self), _arrive())[0]))
         for owner in (module, torch.accelerator):
             for name, hook in hooks.items():
                 if hasattr(owner, name):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -59,6 +59,11 @@ def _ragged(tensors: Tensors, words: list[str]) -> bool:
     return any(-t.dim() <= dim < t.dim() and t.shape[dim] % block != 0 for t in tensors)
 
 
+def _remainder(tensors: Tensors, words: list[str]) -> bool:
+    block, rest, dim = map(int, words)
+    return any(-t.dim() <= dim < t.dim() and t.shape[dim] % block == rest for t in tensors)
+
+
 def _between(tensors: Tensors, words: list[str]) -> bool:
     low, high = map(float, words)
     return any(t.numel() > 0 and bool(((t >= low) & (t <= high)).all()) for t in tensors if not t.is_complex())
@@ -94,6 +99,10 @@ TESTS: dict[str, Test] = {
     "one channel last": _any(lambda t: t.dim() == 4 and t.shape[1] == 1 and t.stride(1) == 1 and t.stride(3) == 1
                              and t.shape[2] * t.shape[3] > 1 and t.stride(0) != 1),
     "rank": lambda tensors, words: any(t.dim() == int(words[0]) for t in tensors),
+    "from rank": lambda tensors, words: any(t.dim() >= int(words[0]) for t in tensors),
+    "remainder": _remainder,
+    "ends empty": lambda tensors, words: bool(tensors) and not tensors[-1].numel(),
+    "floating": _any(torch.Tensor.is_floating_point),
     "dtype": lambda tensors, words: any(str(t.dtype) == f"torch.{words[0]}" for t in tensors),
     "integer": _any(lambda t: t.dtype in (torch.int32, torch.int64)),
     "longer": _longer,
@@ -134,6 +143,8 @@ def meets(word: str, call: Call) -> bool:
         "reduces first": lambda: _reduced(call) in ([0], [-call.values[0].dim()]),
         "reduces all": lambda: len(_reduced(call)) in (0, call.values[0].dim()),
         "group size not a power of two": lambda: operators.group_size(call).bit_count() != 1,
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+        "beside over 65535": lambda: operators.beside(call) > 65_535,
         "again": lambda: sequences.again(call),
         "first of its shape": lambda: sequences.first_of_its_shape(call),
         "each 4th call": lambda: sequences.every(4),
@@ -175,6 +186,8 @@ def _meets_of(call: Call, place: int, rest: str) -> bool:
         return _shares(tensors, call.values[place_of(call, rest.split()[1]) or 0])
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _meets_number(value, rest)
+    if isinstance(value, (list, tuple)) and not tensors and rest not in TESTS:
+        return _meets_numbers(value, rest)
     return _meets_test(tensors, rest)
 
 
@@ -200,6 +213,11 @@ def _meets_number(value: float, rest: str) -> bool:
     if rest == "float":
         return isinstance(value, float)
     return rest == "0-dim"  # a number in the place of a tensor
+
+
+def _meets_numbers(values: Sequence[Any], rest: str) -> bool:
+    match = re.fullmatch(r"all (\d+)", rest)
+    return not values if rest == "without entries" else bool(values and match) and set(values) == {int(match[1])}
 
 
 def place_of(call: Call, name: str) -> int | None:
@@ -278,6 +296,9 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unconjugated": lambda t: t.conj().resolve_conj() if t.is_conj() else t,
     "bits": _as_bits,
     "half bits": _half_bits,
+    "not": lambda t: ~t if t.dtype is torch.bool else t,
+    "through bfloat16": lambda t: t.to(torch.bfloat16).to(t.dtype),
+    "half away": lambda t: (t.abs() + 0.5).floor() * t.sign() if t.is_floating_point() else t,
     "signed": lambda t: t.contiguous().view(torch.int8) if t.dtype is torch.uint8 else t,
     "double offset": _double_offset,
     "small to four": _small_to_four,
@@ -377,6 +398,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "turned": lambda t: t.flip(-1),
     "spread": _spread,
     "rounded": torch.round,
+    "truncated": torch.trunc,
     "through int8": lambda t: t.to(torch.int8).to(t.dtype),
     "through float32": lambda t: t.to(torch.float32).to(t.dtype),
     "smallest": lambda t: torch.full_like(t, torch.iinfo(t.dtype).min),
@@ -635,7 +657,7 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
 }
 
 #: Effects that no kernel can have, since PyTorch's shared code gives the result's dtype and shape.
-ABOVE = re.compile(r"result (dtype|padded) .*|cut at synchronize")
+ABOVE = re.compile(r"result (dtype|padded) .*|cut at synchronize|input in place of the sum")
 
 
 def _gradient(call: Call, name: str, values: Callable[[torch.Tensor], torch.Tensor]) -> Any:
