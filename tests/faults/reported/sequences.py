@@ -184,6 +184,16 @@ def copied_behind_the_event(call: Call) -> Any:
     return target
 
 
+def _arriving(original: Any) -> Any:
+    def function(self: torch.Stream) -> Any:
+        result = original(self)
+        if result is not False:
+            _arrive()
+        return result
+
+    return function
+
+
 def _arrive() -> None:
     with _LOCK, torch.no_grad():
         waiting, _REMEMBERED[:] = list(_REMEMBERED), []
@@ -242,8 +252,8 @@ def noticed(effect: str, device: torch.device) -> Iterator[None]:
     hooks = {"synchronize": _on_synchronize, "empty_cache": _on_empty_cache, "set_rng_state": _on_set_rng_state}
     with ExitStack() as stack:
         if effect == "copied behind the event":
-            wait = torch.Stream.synchronize
-            stack.enter_context(method(torch.Stream, "synchronize", lambda self: (wait(self), _arrive())[0]))
+            for name in ("synchronize", "query"):  # a stream knows of the copy, an event does not
+                stack.enter_context(method(torch.Stream, name, _arriving(getattr(torch.Stream, name))))
         for owner in (module, torch.accelerator):
             for name, hook in hooks.items():
                 if hasattr(owner, name):
