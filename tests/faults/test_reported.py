@@ -200,3 +200,21 @@ def test_rows_of_the_fourth_collection_were_drawn_to_be_held_out() -> None:
     drawn = random.Random("fourth").sample([bug.report for bug in rows], len(rows) // 3)
 
     assert {bug.report for bug in rows if bug.held} == set(drawn)
+
+
+def test_a_class_of_c_has_its_own_method_again_behind_the_context() -> None:
+    record = torch.Event.record
+
+    with members.method(torch.Event, "record", lambda self: 3):
+        assert torch.Event().record() == 3
+
+    assert torch.Event.record == record
+
+
+def test_statistics_are_counted_from_what_was_there_at_the_reset() -> None:
+    now = {"allocated_bytes": {"all": {"current": 5, "peak": 9, "freed": 2}}, "num_ooms": 1}
+    gone = {"allocated_bytes": {"all": {"current": 4, "peak": 8, "freed": 2}}, "num_ooms": 0}
+
+    left = {"all": {"current": 1, "peak": 5, "freed": 0}}
+    assert members._less(now, gone) == {"allocated_bytes": left, "num_ooms": 1}
+    assert members._less(now, {}) == now
