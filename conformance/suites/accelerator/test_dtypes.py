@@ -16,7 +16,7 @@ from conformance.accelerators.capabilities import (
     Cell,
     Mode,
 )
-from conformance.judging.finding import environment_lacks
+from conformance.judging.finding import Refused, environment_lacks
 from conformance.numerics.compare import without_nan
 from conformance.plan.case import Level, case
 
@@ -24,6 +24,7 @@ from .patterns import bytes_of, edge_values, random_bits
 
 FLOATS = [name for name in DTYPES if name in FLOATING_DTYPES]
 WITH_BITS = [name for name in DTYPES if name.startswith(("float", "bfloat"))]
+WIDE_UNSIGNED = ("uint16", "uint32", "uint64")
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "scalar", "empty")
 
 
@@ -178,6 +179,20 @@ def test_cast_from_float32(check, device, dtype):
 
     expected = source.to(dtype_of(dtype))
     wrong = differing_bytes(result, expected)
+    assert wrong == 0, f"{wrong} bytes of the cast to {dtype} differ from the cast on the host"
+
+
+@case("accelerator.dtype.cast_to_unsigned", requires=[DTYPE.on("float32")], axes={"dtype": WIDE_UNSIGNED})
+def test_cast_to_unsigned(check, device, dtype):
+    """Casts from float32 to wide unsigned integers cut fractions off, as on the host, if the device has the dtype."""
+    source = torch.cat([torch.linspace(0.0, 60000.0, 4099), torch.arange(0.0, 40.0, 0.25)])
+    try:
+        result = source.to(device).to(dtype_of(dtype)).cpu()
+    except (RuntimeError, TypeError) as error:
+        raise Refused(f"the device has no {dtype}: {str(error).splitlines()[0]}") from error
+
+    expected = source.to(dtype_of(dtype))
+    wrong = differing_bytes(check.bits(result), expected)
     assert wrong == 0, f"{wrong} bytes of the cast to {dtype} differ from the cast on the host"
 
 

@@ -54,6 +54,7 @@ class Facts:
     eliminated: Places = ()  # of an elimination without iterations: a NaN in these inputs is in the result
     factorised: Places = ()  # in a fixed number of steps: NaN and infinity are refused, or in some factor
     triangular: Places = ()  # an infinity beside the diagonal is a factor, and never a pivot
+    one_triangle: Places = ()  # one triangle of these is read, which the call names (torch.linalg.eigh: ``UPLO``)
     in_products: Places = ()  # of linear algebra: they take part in products alone, such as right-hand sides
     unequal: tuple[tuple[int, int], ...] = ()  # input and dimension that may differ, and are equal in most samples
     scalar: str = ""  # argument that may be a tensor of one number, and is a number in each sample of the database

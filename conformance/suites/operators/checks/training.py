@@ -19,7 +19,16 @@ from conformance.suites.operators.calls.database import OnCopy
 from conformance.suites.operators.calls.execution import call, host_gradients, perform, processed
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
-from conformance.suites.operators.inputs import forms, indices, large, lengths, model_sizes, settings, special_inputs
+from conformance.suites.operators.inputs import (
+    elsewhere,
+    forms,
+    indices,
+    large,
+    lengths,
+    model_sizes,
+    settings,
+    special_inputs,
+)
 from conformance.suites.operators.inputs.arrangements import dense_of, is_dense
 from conformance.suites.operators.inputs.families import Stage, check, source
 from conformance.suites.operators.inputs.kinds import representative, unlike
@@ -123,6 +132,19 @@ def second_backward(cell: Cell) -> None:
     _, found = PLAIN.run(cell.info, execution.execute, execution.gradients_twice, cell.on(sample), cell.seed)
     first, second = found[: len(found) // 2], found[len(found) // 2 :]
     cell.judge.claim(sample, repeats(first, second), "the gradients differ from those of the first one")
+
+
+@check(Mode.TRAINING, stage=Stage.FORMS, once=True, fixed=True)
+def deterministic(cell: Cell) -> None:
+    """Compare one backward while deterministic algorithms are asked for. A device may have none for an operator."""
+    sample = representative(cell.fixed).named(change=elsewhere.DETERMINISTIC)
+    try:
+        with elsewhere.deterministically():
+            check_more(cell, sample)
+    except RuntimeError as error:
+        if not elsewhere.refuses_determinism(error):
+            raise
+        cell.check.metric("deterministic", "refused")
 
 
 @source(Mode.TRAINING, check_more, once=True, fixed=True)

@@ -1,24 +1,29 @@
-"""Calls on another thread and without gradients: layouts of several inputs beside other settings, and other forms.
+"""Calls on another thread and without gradients, in other layouts and forms; and calls of deterministic algorithms.
 
 A device may keep its current stream, its workspace or its settings for each thread, and may take another kernel where
 no gradient is wanted. The other families call from one thread, and with gradients. They change the settings of a call
-or the layout of its inputs; a kernel that goes wrong where both are unusual is right for each of them.
+or the layout of its inputs; a kernel that goes wrong where both are unusual is right for each of them. And a device may
+have another kernel where ``torch.use_deterministic_algorithms(True)`` asks for one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
 from conformance.accelerators.capabilities import Mode
+from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import attempt, host_call, settled
+from conformance.suites.operators.judge import oracle
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.threads import on_a_thread
 
 from . import arrangements, variants
 from .families import Stage, check
-from .kinds import unlike
+from .kinds import representative, unlike
 
 #: Samples of an operator, each with other kinds of arguments: they are calls of other overloads.
 _SAMPLES = 3
@@ -68,3 +73,41 @@ def _check_kinds(cell: Cell) -> None:
             variants.rearranged(cell, reversed_.named(change=f"{CHANGE}, reversed"), ("non-contiguous",))
         if len(given.tensors) > 1 and given is not image:
             variants.check_arranged(cell, arrangements.mixed(cell.info, sample))
+
+
+# --- deterministic algorithms -----------------------------------------------------------------------------------------
+
+DETERMINISTIC = "with deterministic algorithms"
+
+
+@contextmanager
+def deterministically() -> Iterator[None]:
+    """Ask for deterministic algorithms."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def refuses_determinism(error: Exception | None) -> bool:
+    """Return whether an error says that there is no deterministic algorithm, as torch's documentation allows it."""
+    return isinstance(error, RuntimeError) and "determinis" in str(error)
+
+
+@check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
+def deterministic(cell: Cell) -> None:
+    """Compare one call while deterministic algorithms are asked for. A device may have none for an operator."""
+    sample = representative(cell.fixed).named(change=DETERMINISTIC)
+    due = host_call(cell.info.op, sample)
+    if due.error is not None:
+        return
+    device = cell.on(sample)
+    with deterministically():
+        found = settled(attempt(execution.execute, cell.info, device))
+    if refuses_determinism(found.error):
+        cell.check.metric("deterministic", "refused")
+        return
+    if found.error is not None:
+        raise found.error
+    cell.judge.outcome(sample, (found.value, device), (due.value, due.given), oracle.of_forward(cell.info, sample))

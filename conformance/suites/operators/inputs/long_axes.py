@@ -28,7 +28,7 @@ from .widths_of_one import with_all_but_one
 _NUMBER = 9560
 #: Rows beyond 2^12, with some behind it; a prime. Batches and channels of more than 65,535 have samples of their own.
 _ROWS = 4159
-#: Rows beyond 2^16, for functions of single elements, whose other axes are 1, and where the other axes are short enough.
+#: Rows beyond 2^16, for functions of single elements, whose other axes are 1, and where other axes are short enough.
 _MANY = 65_599
 #: Dimensions of an image.
 _DIMS = 4
@@ -109,11 +109,16 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
         of_a_row = max(_elements(tried.arguments), _elements(made.value)) / _TRIED
         if of_a_row * _ROWS > _MOST:
             return None
-        is_cheap = cell.op_class is not OpClass.SPECIAL and of_a_row * _MANY <= _MOST_OF_MANY
-        found = large.extended(cell.info, short, growth, _MANY if is_cheap else _ROWS)
+        found = large.extended(cell.info, short, growth, _rows(cell, of_a_row, len(tensors(made.value))))
         # Which of two values written to one place stays is open.
         return None if repeated_writes.are_in(cell.info, found) else found
     return None
+
+
+def _rows(cell: Cell, elements: float, results: int) -> int:
+    """Return how long an axis gets whose rows have so many elements. Of some operators each row is a result."""
+    is_cheap = cell.op_class is not OpClass.SPECIAL and results < _TRIED and elements * _MANY <= _MOST_OF_MANY
+    return _MANY if is_cheap else _ROWS
 
 
 def _elements(value: object) -> int:

@@ -38,6 +38,8 @@ _WORDS, _CHANNELS = 32003, 80
 _HEADS = (64, 80, 96, 128, 160, 256)
 #: Equal indices.
 _EQUAL = 5003
+#: A mask that leaves a row no score near 0, and a whole number in every dtype beside other scores.
+_LOW = -200.0
 #: Widths of rows between two powers of two, where kernels change their tile.
 _BETWEEN: Final = (41, 81, 161, 321, 641, 1281)
 #: Dtypes that have one kernel each.
@@ -286,6 +288,8 @@ def _batch_norm(dtype: torch.dtype) -> Iterator[Size]:
     for shape in ((_ROWS, 3), (2, _ROWS), (2, _CHANNELS, 33, 5)):
         none = torch.zeros(shape[1], dtype=dtype), torch.ones(shape[1], dtype=dtype)
         yield Size(whole(*shape, dtype=dtype), none, _named(training=True), trained=False)
+    # Rows of features without pixels, as a recommender has them.
+    yield Size(whole(1031, 5, dtype=dtype), (None, None), _named(weight=positive(5, dtype=dtype), training=True))
 
 
 @sizes_of("nn.functional.cross_entropy")
@@ -311,12 +315,78 @@ def _attention(dtype: torch.dtype) -> Iterator[Size]:
         keys = given(1, heads // 2, 1031, 8)
         yield Size(given(1, heads, rows, 8), (keys, keys.flip(2)), _named(enable_gqa=True))
     yield Size(given(_ROWS, 1, 1, 8), (given(_ROWS, 1, 2, 8), given(_ROWS, 1, 2, 8)), trained=False)
+    yield from _masked_attention(dtype)
     for batches, heads, rows in ((2, 1, 7), (1, 3, 7), (2, 1, 1), (2, 3, 1)):
         # A mask that repeats along an axis is another one along the others.
         bias = whole(batches, heads, rows, 9, dtype=dtype)
         yield Size(given(2, 3, 7, 8), (given(2, 3, 9, 8), given(2, 3, 9, 8)), _named(attn_mask=bias))
     seen = torch.ones(77, 77, dtype=torch.bool).tril()
     yield Size(given(1, 3, 77, 80), (given(1, 3, 77, 80), given(1, 3, 77, 80)), _named(attn_mask=seen))
+
+
+def _masked_attention(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield attention with masks: over one head of keys that is expanded, and with rows whose scores are all low.
+
+    The numbers of keys are one more than multiples of a tile, and half of one. The scores are whole numbers.
+    """
+    for keys in (33, 65, 97):
+        heads = [whole(1, 1, keys, 8, dtype=dtype, most=1).expand(1, 4, keys, 8) for _ in "kv"]
+        seen = whole(1, 1, 3, keys, dtype=torch.float32) > -1
+        yield Size(whole(1, 4, 3, 8, dtype=dtype, most=1), tuple(heads), _named(attn_mask=seen, scale=1.0))
+    for rows in (64, 192):
+        # The sum of such a row is no number of 16 bits, and its logarithm is.
+        low = torch.zeros(rows, rows, dtype=dtype)
+        low[1::3] = _LOW
+        given = [whole(1, 2, rows, 8, dtype=dtype, most=1) for _ in "qkv"]
+        yield Size(given[0], tuple(given[1:]), _named(attn_mask=low, scale=1.0))
+
+
+# --- Fourier transforms -----------------------------------------------------------------------------------------------
+
+#: Lengths of a transform: those of audio, and a prime.
+_LENGTHS: Final = (512, 8192, 1021)
+
+
+@sizes_of("fft.fft", "fft.ifft", "fft.rfft", "fft.ihfft")
+def _transforms(dtype: torch.dtype) -> Iterator[Size]:
+    for length in _LENGTHS if dtype is torch.float32 else ():
+        yield Size(whole(2, length, dtype=dtype), (), _named(n=length), trained=False)
+
+
+@sizes_of("fft.irfft", "fft.hfft")
+def _to_real(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield spectra whose frequency zero has an imaginary part, which these transforms ignore."""
+    for length in _LENGTHS if dtype is torch.float32 else ():
+        parts = whole(2, length // 2 + 1, dtype=dtype), whole(2, length // 2 + 1, dtype=dtype).flip(1)
+        yield Size(torch.complex(*parts), (), _named(n=length), trained=False)
+
+
+# --- many small matrices ----------------------------------------------------------------------------------------------
+
+
+def _matrices(dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Yield a batch of positive definite matrices, longer than a launch has blocks in y and z."""
+    if dtype is torch.float32:
+        yield torch.tensor([[3.0, 1.0], [1.0, 2.0]]) + torch.eye(2) * whole(_ROWS, 1, 1, dtype=dtype, most=1)
+
+
+@sizes_of("cholesky", "cholesky_inverse", "linalg.cholesky", "linalg.cholesky_ex", "linalg.det",
+          "linalg.eigvalsh", "linalg.inv", "linalg.inv_ex", "linalg.slogdet", "linalg.svdvals")  # fmt: skip
+def _factors(dtype: torch.dtype) -> Iterator[Size]:
+    for matrices in _matrices(dtype):
+        yield Size(matrices, trained=False)
+
+
+@sizes_of("linalg.solve", "linalg.solve_ex")
+def _solutions(dtype: torch.dtype) -> Iterator[Size]:
+    for matrices in _matrices(dtype):
+        yield Size(matrices, (whole(_ROWS, 2, 1, dtype=dtype),), trained=False)
+
+
+@sizes_of("cholesky_solve", "triangular_solve")
+def _solutions_behind(dtype: torch.dtype) -> Iterator[Size]:
+    for matrices in _matrices(dtype):
+        yield Size(whole(_ROWS, 2, 1, dtype=dtype), (matrices,), trained=False)
 
 
 # --- reductions and scans ---------------------------------------------------------------------------------------------
