@@ -26,7 +26,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("faulty")
     shutil.copy(HERE / "faulty.py", folder)
     chosen = [f"--case={id}" for id in (ADD, UNFOLD, MAXIMUM, EXPM1)]
-    variables = {"PYTHONPATH": str(folder), "CONFORMANCE_CASE_SECONDS": "20"}
+    variables = {"PYTHONPATH": str(folder), "CONFORMANCE_CASE_SECONDS": "8"}
     return run("--accelerator=faulty:Faulty", *chosen, "-n1", cwd=folder, name="faulty-Faulty", **variables)
 
 

@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 ALL_SAMPLES = bool(os.environ.get("CONFORMANCE_EXACT"))
 #: Seeds with the step between operators: every twelfth with each change of the code, every second in the long tests,
 #: and all in the instrument.
-SEEDS = [(0, 12), *([(seed, 1) for seed in range(5)] if ALL_SAMPLES else [(0, 2), (1, 2)])]
+SEEDS = [(0, 24), *([(seed, 1) for seed in range(5)] if ALL_SAMPLES else [(0, 2), (1, 2)])]
 #: Of all operators.
 FEWEST_OPERATORS = 100
 

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
     ("part", "fewest"),
     longer(
         [("ddp reduces no gradient", 2), ("exact: one gradient is lost in one bucket", 1), ("", 76)],
-        ("ddp reduces no gradient", 2),
         ("exact: one gradient is lost in one bucket", 1),
     ),
 )

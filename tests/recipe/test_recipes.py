@@ -16,7 +16,6 @@ from conformance.cli.main import main
 from conformance.reports.page.publish import publish, write_tables
 from tests.docs.pages import DOCS, text
 from tests.docs.test_references import OTHERS, OURS, of_commands
-from tests.layers import longer
 from tests.recipe.published import PUBLISHED, SCRIPT, kept, renew
 
 WORKFLOW = DOCS / "recipes" / "conformance.yml"
@@ -131,8 +130,9 @@ def test_the_page_of_the_kept_reports_is_one_command(tmp_path: Path, capsys: pyt
     assert "3 accelerators, 3 runs" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("accelerators", "titles"), longer([(["cpu"], ["cpu"]), (None, ["cpu", "sim", "supa stand-in"])])
+    ("accelerators", "titles"), [(["cpu"], ["cpu"]), (None, ["cpu", "sim", "supa stand-in"])]
 )
 def test_this_repository_goes_through_its_own_recipe(
     accelerators: list[str] | None, titles: list[str], tmp_path: Path

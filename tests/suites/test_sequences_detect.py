@@ -281,8 +281,7 @@ ROWS = (
 )  # fmt: skip
 
 
-@every_row(ROWS, lambda row: row.name)
-def test_a_fault_is_seen(row: Row) -> None:
+def check_a_fault(row: Row) -> None:
     place = Bench()
     sound = place.run(row.case)
     assert not is_red(sound), f"without the fault: {sound.message}"
@@ -292,6 +291,10 @@ def test_a_fault_is_seen(row: Row) -> None:
 
     assert is_red(verdict), f"{row.case} is {verdict.reason.value}"
     assert row.said in verdict.message, verdict.message
+
+
+test_a_fault_is_seen = every_row(ROWS[::4], lambda row: row.name)(check_a_fault)
+test_every_fault_is_seen = pytest.mark.long(every_row(ROWS, lambda row: row.name)(check_a_fault))
 
 
 def raw(x: torch.Tensor) -> torch.Tensor:
