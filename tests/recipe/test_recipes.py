@@ -131,9 +131,7 @@ def test_the_page_of_the_kept_reports_is_one_command(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("accelerators", "titles"), [(["cpu"], ["cpu"]), (None, ["cpu", "sim", "supa stand-in"])]
-)
+@pytest.mark.parametrize(("accelerators", "titles"), [(["cpu"], ["cpu"]), (None, ["cpu", "sim", "supa stand-in"])])
 def test_this_repository_goes_through_its_own_recipe(
     accelerators: list[str] | None, titles: list[str], tmp_path: Path
 ) -> None:

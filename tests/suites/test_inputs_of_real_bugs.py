@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -482,3 +483,69 @@ def test_draws_that_depend_on_each_other(
     name: str, device: Device, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     red(f"{name}[float32-inference]", device, message, monkeypatch)
+
+
+# --- draws, triangles, algorithms -------------------------------------------------------------------------------------
+
+
+def test_a_draw_on_another_thread_that_leaves_out_its_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        there = threading.current_thread() is not threading.main_thread()
+        if there and not extra and isinstance(sample.input, torch.Tensor):
+            return call(function, sample.with_arguments((sample.input * 0, sample.args, sample.kwargs)))
+        return call(function, sample, **extra)
+
+    red("normal[float32-inference]", execute, "a draw without freedom", monkeypatch)
+
+
+def test_a_kernel_that_reads_the_other_triangle_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        if sample.kwargs.get("upper") and sample.input.dim() > 2 and not extra:
+            lower = sample.input.tril()
+            whole = lower + lower.tril(-1).mT
+            return call(function, sample.with_arguments((whole, sample.args, sample.kwargs)))
+        return call(function, sample, **extra)
+
+    assert run("operators.cholesky[float32-inference]").count > 5
+    monkeypatch.setattr(execution, "execute", execute)
+
+    with pytest.raises(torch.linalg.LinAlgError):  # with these numbers it is not positive definite
+        run("operators.cholesky[float32-inference]")
+
+
+@pytest.mark.parametrize("cell", ["index_copy[float32-inference]", "cumsum[float32-training]"])
+def test_another_algorithm_where_a_deterministic_one_is_asked_for(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = torch.are_deterministic_algorithms_enabled
+    device = where(lambda *_: asked(), lambda result: result.add_(1))
+
+    red(cell, device, "with deterministic algorithms", monkeypatch)
+
+
+def test_a_device_without_a_deterministic_algorithm_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        if torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError("index_copy does not have a deterministic implementation")
+        return call(function, sample, **extra)
+
+    monkeypatch.setattr(execution, "execute", execute)
+
+    for cell in ("index_copy[float32-inference]", "index_copy[float32-training]"):
+        assert run(f"operators.{cell}").metrics["deterministic"] == "refused"
+
+
+@pytest.mark.parametrize("cell", ["linalg.inv[float32-inference]", "linalg.solve[float32-inference]"])
+def test_many_small_matrices(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    red(cell, where(behind_a_launch, lost_behind), "sizes of models", monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["addbmm", "cumsum"])
+def test_an_axis_beyond_a_launch_that_is_not_the_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = where(lambda _, result: result.dim() > 1 and result.shape[-1] > 65535, lambda r: r[..., 65535:].zero_())
+
+    red(f"{name}[float32-inference]", device, "a long axis|sizes of models", monkeypatch)
+
+
+def test_a_conjugate_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = where(lambda _, result: result.numel() > 1 << 16, lambda r: r.view(-1)[1 << 16 :].zero_())
+
+    red("conj_physical[complex64-inference]", device, "many blocks", monkeypatch)

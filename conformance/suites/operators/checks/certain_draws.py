@@ -143,6 +143,8 @@ def _normal() -> Iterator[Arguments]:
     means[1, 1], means[2, 0], means[3, 2] = _INF, -_INF, float("nan")
     yield means, (torch.zeros(5, 3),), {}
     yield means, (0.0,), {}
+    yield _numbers(6, 4), (torch.zeros(6, 4),), {}
+    yield _numbers(6, 4), (0.0,), {}
     yield torch.tensor(_ODD), (torch.zeros(4),), {}
     yield _numbers(6, 4), (torch.zeros(4),), {}
     for shape in ((_LONG,), (_LONG, 1), (1, _LONG)):

@@ -337,4 +337,6 @@ def extended(info: Any, sample: Call, growth: Growth, length: int) -> Call:
 
     arguments = mapped(sample.arguments, extend)
     first, args, kwargs = arguments
-    return Call(_NUMBER, first, args, kwargs, sample.process, broadcasts_input=sample.broadcasts_input, source="large")
+    return Call(
+        _NUMBER, first, args, kwargs, sample.process, sample.broadcasts_input, source="large", certain=sample.certain
+    )

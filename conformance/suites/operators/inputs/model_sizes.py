@@ -177,6 +177,13 @@ def _baddbmm(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(added, (_values(left, dtype), _values(right, dtype)))
 
 
+@sizes_of("addbmm")
+def _addbmm(dtype: torch.dtype) -> Iterator[Size]:
+    for left, right in (((3, 2, 4), (3, 4, _ROWS)), ((3, _ROWS, 4), (3, 4, 2)), ((_ROWS, 2, 1), (_ROWS, 1, 3))):
+        factors = whole(*left, dtype=dtype), whole(*right, dtype=dtype)
+        yield Size(whole(left[1], right[2], dtype=dtype), factors, trained=False)
+
+
 @sizes_of("mv")
 def _mv(dtype: torch.dtype) -> Iterator[Size]:
     yield Size(whole(_ROWS, 3, dtype=dtype), (whole(3, dtype=dtype),))
