@@ -207,6 +207,20 @@ def mixed(info: Any, sample: Call) -> Iterator[Call]:
             yield found
 
 
+def each(info: Any, sample: Call, choose: Callable[[Sequence[str]], str]) -> Call | None:
+    """Return the sample with each tensor in an arrangement that ``choose`` takes for it; None if none is arranged."""
+    written = sample.found_out(("written", info.op), lambda: _written(info, sample))
+    may_repeat = not facts(info.name).open_for_repeated and op_class(info) is not OpClass.ITERATIVE
+    chosen: dict[int, str] = {}
+    for tensor in sample.tensors:
+        is_written = any(tensor is each for each in written)
+        repeated = may_repeat and not is_written and _is_value(info, sample, tensor)
+        chosen.setdefault(id(tensor), choose(["", *OF_INPUTS, *(REPETITIONS if repeated else ())]))
+    changes = {**ARRANGEMENTS, **REPETITIONS}
+    name = "; ".join(name or "as usual" for name in chosen.values())
+    return _arranged_each(sample, name, lambda leaf: changes.get(chosen[id(leaf)]))
+
+
 def _of_several(leaf: torch.Tensor) -> torch.Tensor:
     """Return the tensor expanded along its first dimension of several entries."""
     dim = next((dim for dim, size in enumerate(leaf.shape) if size > 1), 0)

@@ -153,10 +153,10 @@ def calls_again(cell: Cell) -> None:
         return
     device = cell.on(sample)
     execution.execute(cell.info.op, device)
-    for between in _between(cell, sample):
-        refused = host_call(cell.info.op, between).error is not None
+    for other_call in between(cell, sample):
+        refused = host_call(cell.info.op, other_call).error is not None
         with contextlib.suppress(Exception) if refused else contextlib.nullcontext():
-            execution.execute(cell.info.op, cell.on(between))
+            execution.execute(cell.info.op, cell.on(other_call))
     try:
         device.input.copy_(cell.on(other).input)
     except RuntimeError:
@@ -167,7 +167,7 @@ def calls_again(cell: Cell) -> None:
     cell.judge.result(other, found, due.value, of_forward(cell.info, other), n)
 
 
-def _between(cell: Cell, sample: Call) -> Iterator[Call]:
+def between(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield a sample of another shape, and a call that fits no other argument; none has an index out of its bounds."""
     shapes = [tensor.shape for tensor in sample.tensors]
     yield from [other for other in cell.fixed if [tensor.shape for tensor in other.tensors] != shapes][:1]

@@ -406,9 +406,15 @@ def in_place_of(cell: Cell, sample: Call, names: Collection[str]) -> None:
     if cell.info.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
         return
     for arranged in _for_forms(cell.info, sample, names):
-        given = arranged.named(part="inputs").into(forms.IN_PLACE, cell.info.inplace_variant)
-        if attempt(call, cell.info, given.on(HOST)).error is None:
-            _in_place(cell, given, may_refuse=True)
+        _in_place_of_arranged(cell, arranged)
+
+
+def _in_place_of_arranged(cell: Cell, arranged: Call) -> None:
+    if cell.info.inplace_variant is None or not isinstance(arranged.input, torch.Tensor):
+        return
+    given = arranged.named(part="inputs").into(forms.IN_PLACE, cell.info.inplace_variant)
+    if attempt(call, cell.info, given.on(HOST)).error is None:
+        _in_place(cell, given, may_refuse=True)
 
 
 def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
@@ -438,6 +444,17 @@ def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
         cell.judge.claim(form, same is not False, "returned a copy instead of its input")
         replaced = address != layout.storage_address(device.input)
         cell.judge.claim(form, not replaced, "the input's memory was replaced")
+
+
+def forms_of(cell: Cell, arranged: Call) -> None:
+    """Check the in-place and the ``out=`` form of a call whose inputs lie in memory in some way."""
+    if reference_refuses(cell.info, arranged):
+        return
+    usual = host_call(cell.info.op, arranged)
+    has_outputs = usual.error is None and cell.info.supports_out and _can_be_out(usual.value)
+    if has_outputs and is_sound(cell, arranged, usual.value):
+        _into(cell, arranged.named(part="inputs"), usual.value, forms.OUT, _alike, may_refuse=True)
+    _in_place_of_arranged(cell, arranged)
 
 
 # --- families ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""Calls in which several things are unusual at once: a setting, the layout of each input, a size, the form, the place.
+
+The other families change one thing of a call, or two that belong together. A kernel that goes wrong where two are
+unusual is right for each of them alone. The pairs are too many for one operator: each gets a few, drawn by its name, so
+that every pair is in the cells of many operators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from conformance.accelerators.capabilities import Mode
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.trees import mapped
+from conformance.suites.operators.calls import execution, repeated_writes
+from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.judge.cells import Cell
+
+from . import arrangements, elsewhere, large, statements, variants
+from .families import Stage, source
+from .kinds import unlike
+
+#: Numbers from 9900 on are no numbers of other samples.
+_NUMBER = 9900
+#: Calls of a cell: in the dtype of further calls, and in the others.
+_CALLS, _FEW = 6, 3
+#: Lengths of an axis beyond a block, and elements of the largest tensor.
+_LENGTHS, _MOST = (129, 257, 1031), 1 << 16
+#: Dtypes whose kernels are written most often, each in a way of its own.
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
+
+
+@dataclass(frozen=True)
+class Conjunction:
+    """A call, the calls before it, where it is made, and in which form."""
+
+    call: Call
+    before: tuple[Call, ...] = ()
+    on_a_thread: bool = False
+    deterministic: bool = False
+    in_form: bool = False
+
+
+def _compare(cell: Cell, drawn: Conjunction) -> None:
+    """Compare a call after others that count for nothing."""
+    given = drawn.call
+    host_call(cell.info.op, given)  # the host computes it as usual: what is kept of a call is not computed again
+
+    def work() -> None:
+        for other in drawn.before:
+            # It may be refused, and other families compare it.
+            with contextlib.suppress(Exception):
+                execution.execute(cell.info.op, cell.on(other))
+        variants.check_arranged(cell, [given])
+        if drawn.in_form:
+            variants.forms_of(cell, given)
+
+    around: AbstractContextManager[object] = contextlib.nullcontext()
+    if drawn.deterministic:
+        around = elsewhere.deterministically()
+    try:
+        with around:
+            if drawn.on_a_thread:
+                elsewhere.do_elsewhere(work)
+            else:
+                work()
+    except RuntimeError as error:
+        if not (drawn.deterministic and elsewhere.refuses_determinism(error)):
+            raise
+        cell.check.metric("deterministic", "refused")
+
+
+@source(Mode.INFERENCE, _compare, stage=Stage.FORMS, dtypes=_DTYPES, fixed=True, checked=True)
+def conjunctions(cell: Cell) -> Iterator[Conjunction]:
+    """Yield such calls. They are the same in every run."""
+    chance = random.Random(f"{cell.info.full_name} {cell.dtype}")
+    pool = [*cell.kept("settings", list[Call]), *unlike(cell, cell.fixed, most=len(cell.fixed))]
+    for number in range(_CALLS if cell.is_first_dtype else _FEW) if pool else ():
+        sample = chance.choice(pool)
+        given = _longer(cell, sample, chance) or sample if chance.random() < 1 / 2 else sample
+        given = arrangements.each(cell.info, given, chance.choice) or given
+        if not host_call(cell.info.op, given).comparable:
+            continue
+        on_a_thread, deterministic, in_form = (chance.random() < share for share in (1 / 3, 1 / 4, 1 / 2))
+        name, before = chance.choice([("", ()), *_before(cell, sample)])
+        where = [name, "on another thread" * on_a_thread, elsewhere.DETERMINISTIC * deterministic]
+        call = replace(
+            given, number=_NUMBER + number, source="unusual in several ways", change=", ".join(filter(None, where))
+        )
+        call.kept.update(given.kept)
+        # Deterministic algorithms are asked of the host too, which has none for some forms.
+        yield Conjunction(call, before, on_a_thread, deterministic, in_form and not deterministic)
+
+
+def _longer(cell: Cell, sample: Call, chance: random.Random) -> Call | None:
+    """Return the sample with one long axis; None if that which was drawn cannot be long."""
+    if cell.op_class is OpClass.ITERATIVE or not large.fits(sample):
+        return None
+    growths = list(large.growths(sample))
+    if not growths:
+        return None
+    found = large.extended(cell.info, sample, chance.choice(growths), chance.choice(_LENGTHS))
+    if max(tensor.numel() for tensor in found.tensors) > _MOST or repeated_writes.are_in(cell.info, found):
+        return None
+    made = host_call(cell.info.op, found)
+    return found if made.comparable else None
+
+
+def _before(cell: Cell, sample: Call) -> Iterator[tuple[str, tuple[Call, ...]]]:
+    """Yield what may be called before, with the words for it."""
+    first = sample.input
+    if not isinstance(first, torch.Tensor) or first.layout is not torch.strided or first.dim() == 0:
+        return
+    yield "after other shapes and a refusal", tuple(statements.between(cell, sample))
+    turned = sample.with_tensor(first, first.detach().flip(tuple(range(first.dim()))))
+    yield "after other data", (turned,)
+    kinds = [dtype for dtype in _DTYPES if dtype is not cell.dtype and dtype in cell.info.dtypes]
+    for dtype in kinds[:1]:
+        yield "after another dtype", (_as(sample, cell.dtype, dtype),)
+
+
+def _as(sample: Call, old: torch.dtype, new: torch.dtype) -> Call:
+    """Return the sample with tensors of one dtype in another one."""
+
+    def change(leaf: Any) -> Any:
+        return leaf.detach().to(new) if isinstance(leaf, torch.Tensor) and leaf.dtype is old else leaf
+
+    return sample.with_arguments(mapped(sample.arguments, change))
