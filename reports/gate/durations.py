@@ -23,6 +23,8 @@ _SLACK: Final = 1.25
 _QUICKEST: Final = 0.0005
 #: Cases that no run finishes within a second.
 _MANY: Final = 1_000
+#: Digits of a second that the journal keeps.
+_DIGITS: Final = 6
 #: Seconds. At most half of the passed cases may be shorter.
 _TOO_QUICK: Final = 0.00005
 #: Cases that are enough to recognise a run by their durations, and the share of them that may be equal.
@@ -84,6 +86,9 @@ def check_durations(report: Report, wall: timedelta) -> Iterator[GateFinding]:
         n = counted(len(odd), "case has", "cases have")
         yield reject("G13", f"{n} a duration that is negative or no number: {named(odd)}.", odd)
         return
+    if fine := [case.id for case in report.cases if round(case.seconds, _DIGITS) != case.seconds]:
+        n = counted(len(fine), "case has", "cases have")
+        yield reject("G13", f"{n} a duration with more digits than a run writes: {named(fine)}.", fine)
     # Dates have whole seconds, so the run may have taken a second more than they say.
     had = wall.total_seconds() + 1
     yield from _check_sum(report, wall, had)

@@ -45,6 +45,10 @@ def _check_declaration(evidence: GateEvidence) -> Iterator[GateFinding]:
         if not _CELL.fullmatch(claim.cell) or claim.detail not in _details(claim)
     ]:
         yield reject("G08", f"{counted(len(odd), 'claim')} cannot be declared in these words: {named(odd)}.", odd)
+    if silent := [claim.cell for claim in cells if claim.state == UNSUPPORTED and not claim.reason.strip()]:
+        yield reject(
+            "G08", f"{counted(len(silent), 'cell is', 'cells are')} denied without a reason: {named(silent)}.", silent
+        )
     if twice := [cell for cell, number in Counter(claim.cell for claim in cells).items() if number > 1]:
         yield reject(
             "G08", f"{counted(len(twice), 'cell is', 'cells are')} claimed more than once: {named(twice)}.", twice

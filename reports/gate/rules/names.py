@@ -32,8 +32,12 @@ def check_names(evidence: GateEvidence) -> Iterator[GateFinding]:
     report = evidence.report
     name = report.accelerator.name
     shown = ascii(one_line(name, 60))
-    if hidden := [field for field, text in _texts(report) if plain(text) != text]:
+    if hidden := list(
+        dict.fromkeys(field for field, text in (*_texts(report), *_remarks(report)) if plain(text) != text)
+    ):
         yield reject("G17", f"Characters that cannot be seen are in: {named(hidden)}.")
+    if blank := [field for field, text in _texts(report) if text and not text.strip()]:
+        yield reject("G17", f"Nothing but blanks is in: {named(blank)}.")
     if empty := [field for field in ("name", "spec", "device") if not getattr(report.accelerator, field).strip()]:
         yield reject("G17", f"The accelerator has no {' and no '.join(empty)}.")
     if not report.run.id.strip():
@@ -82,6 +86,7 @@ def _texts(report: Report) -> Iterator[tuple[str, str]]:
     yield "run.id", report.run.id
     yield from (("run.invocation.argv", word) for word in report.run.invocation.argv)
     yield from ((f"environment.{fact}", f"{fact}{value}") for fact, value in report.environment.facts.items())
+    yield from ((f"environment.{name}", f"{name}{value}") for name, value in report.environment.variables.items())
     for claim in report.declaration.cells:
         yield from (("declaration", text) for text in (claim.cell, claim.state, claim.detail))
 
@@ -90,7 +95,8 @@ def _remarks(report: Report) -> Iterator[tuple[str, str]]:
     """Yield the texts of the file's head that may be longer than a name."""
     yield "run.id", report.run.id
     yield from (("notes", note) for note in report.notes)
-    yield from ((f"environment.{fact}", str(value)) for fact, value in report.environment.facts.items())
+    for known in (report.environment.facts, report.environment.variables):
+        yield from ((f"environment.{name}", str(value)) for name, value in known.items())
     yield from (("declaration", text) for claim in report.declaration.cells for text in (claim.reason, claim.source))
 
 

@@ -29,17 +29,23 @@ _FACTS: Final = ("python", "system", "torch", "pytest")
 _MOST: Final = {"cores": 65_536, "memory_gib": 1 << 20}
 _MOST_DEVICES: Final = 65_536
 #: A type of devices, or one device with its number; a version of Python.
-_DEVICE: Final = re.compile(r"[A-Za-z_]\w*(?::(\d{1,6}))?", re.ASCII)
+_DEVICE: Final = re.compile(r"[A-Za-z_]\w*(?::(0|[1-9]\d{0,5}))?", re.ASCII)
 _PYTHON: Final = re.compile(r"\d+\.\d+(\.\d+)?([a-z+-][\w.+-]*)?", re.ASCII)
 #: A date as a run writes it. No place on earth is further from UTC than 14 hours.
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-](0\d|1[0-3]):[0-5]\d|[+-]14:00)", re.ASCII)
 #: Oldest versions that this suite runs with.
-_OLDEST: Final = {"python": (3, 10), "pytest": (7, 0)}
+_OLDEST: Final = {"python": (3, 10), "pytest": (7, 0), "numpy": (1, 21)}
+#: Systems that torch is built for, as Python names them.
+_SYSTEMS: Final = frozenset({"Linux", "Darwin", "Windows", "FreeBSD"})
+#: Name of an environment variable, and of pytest's setting.
+_VARIABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 #: A commit of this project, and a SHA-256, as a report writes them.
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,40}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 #: A plugin of an installed package: its name and its version. Other plugins are modules that nobody published.
 _PUBLISHED_PLUGIN: Final = re.compile(r"[A-Za-z0-9._-]+ \d[\w.+!-]*")
+#: Variable with which torch itself computes on the host where the device lacks an operator.
+_FALLBACK: Final = "PYTORCH_ENABLE_MPS_FALLBACK"
 #: Plugins that every run loads.
 _OWN_PLUGINS: Final = ("accelerator-conformance", "pytest-xdist")
 
@@ -77,6 +83,8 @@ def _check_plugins(report: Report) -> Iterator[GateFinding]:
         yield reject("G12", f"The run loaded plugins that a variable names: {one_line(loaded, 80)}.")
     if preloaded := str(variables.get("LD_PRELOAD", "")):
         yield note("G12", f"The run replaced functions of its libraries (LD_PRELOAD): {one_line(preloaded, 80)}.")
+    if str(variables.get(_FALLBACK, "0")) not in ("", "0"):
+        yield note("G12", f"torch computed on the host what the device lacks ({_FALLBACK}).")
     if unknown := [plugin for plugin in plugins if not _PUBLISHED_PLUGIN.fullmatch(plugin)]:
         yield reject("G12", f"The run loaded code that belongs to no installed package: {named(unknown)}.")
     if missing := [own for own in _OWN_PLUGINS if not any(plugin.startswith(f"{own} ") for plugin in plugins)]:
@@ -188,8 +196,13 @@ def _check_facts(report: Report) -> Iterator[GateFinding]:
     python = str(facts.get("python", ""))
     if python and (not _PYTHON.fullmatch(python) or _series(python) < _OLDEST["python"]):
         yield reject("G15", f"No interpreter that runs this suite has this version: {one_line(python, 40)}.")
-    if (pytest := str(facts.get("pytest", ""))) and _series(pytest) < _OLDEST["pytest"]:
-        yield reject("G15", f"This pytest does not run this suite: {one_line(pytest, 40)}.")
+    for package in ("pytest", "numpy"):
+        if (version := str(facts.get(package, ""))) and _series(version) < _OLDEST[package]:
+            yield reject("G15", f"This {package} does not run this suite: {one_line(version, 40)}.")
+    if (system := str(facts.get("system", ""))).strip() and system not in _SYSTEMS:
+        yield reject("G15", f"No torch is built for this system: {one_line(system, 40)}.")
+    if odd := [name for name in report.environment.variables if not _VARIABLE.fullmatch(name)]:
+        yield reject("G15", f"No environment variable has this name: {named([ascii(name) for name in odd])}.")
     for name, most in _MOST.items():
         value = facts.get(name, 1)
         if isinstance(value, str) or not 0 < value <= most or (name == "cores" and value != int(value)):
@@ -212,6 +225,10 @@ def _check_devices(evidence: GateEvidence) -> Iterator[GateFinding]:
     elif not (found := _DEVICE.fullmatch(report.accelerator.device)) or int(found[1] or 0) >= devices:
         device = one_line(report.accelerator.device, 60)
         yield reject("G15", f"The run was on the device {device!a}, none of the {devices:g} that the file has.")
+    elif (kinds := report.accelerator.device_names) and (
+        len(set(kinds)) < len(kinds) or not all(map(str.strip, kinds))
+    ):
+        yield reject("G15", "The file names a kind of devices twice, or one without a name.")
     elif len(report.accelerator.device_names) > devices:
         yield reject("G15", f"The file names more kinds of devices than it has devices: {devices}.")
     on_ranks = any(case.ranks > 1 and case.outcome is Outcome.PASS for case in report.cases)
@@ -265,8 +282,8 @@ RULES = (
         "G13",
         title="times",
         requirement="The run has a start and an end, in this order. Neither is in the future, older than the profile "
-        "accepts, or older than the baseline. The durations of the cases fit between them, differ, and do not follow "
-        "from the baseline's.",
+        "accepts, or older than the baseline. The durations of the cases fit between them, have the digits that a run "
+        "writes, differ, and do not follow from the baseline's.",
         why="An old run says nothing about today's driver. Invented times are the easiest sign of an invented run.",
         fix="Run again. Set the clock of the machine: a difference of ten minutes is tolerated.",
         check=check_times,

@@ -12,6 +12,7 @@ from conformance.reports.calls import CALL, SCRIPT
 from conformance.reports.challenge import ANSWER, parsed
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
+from conformance.reports.gate.numbers import odd_metrics
 from conformance.reports.model import CaseRecord, Fact
 from conformance.reports.verdict import Outcome, Reason
 from conformance.reports.waivers.applying import OBSERVED
@@ -44,6 +45,8 @@ _PARTS: Final = 4
 _COMPUTED: Final = frozenset({"right", "fallback"})
 #: Reasons that a passed case has.
 _PASSED: Final = frozenset(reason.value for reason in Reason if Outcome.PASS in reason.facts.outcomes)
+#: Reasons of cases whose sentence says what the probe saw.
+_SAYS_PROBE: Final = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED})
 #: Reasons of cases that a probe has seen.
 _PROBED: Final = frozenset({Reason.UNSUPPORTED, Reason.UNDECLARED, Reason.UNDER_DECLARED})
 
@@ -67,6 +70,7 @@ def check_traces(evidence: GateEvidence) -> Iterator[GateFinding]:
             for trace in _impossible(case, challenged=challenged):
                 found[trace].append(case.id)
     yield from _check_repeated_errors(evidence)
+    yield from _check_repeated_modes(evidence)
     for trace, ids in found.items():
         yield reject("G18", f"{counted(len(ids), 'case')} {trace}: {named(ids)}.", ids)
 
@@ -78,6 +82,19 @@ def _check_repeated_errors(evidence: GateEvidence) -> Iterator[GateFinding]:
     number = sum(errors.values())
     if number >= _TELLING and (most := errors.most_common(1)[0])[1] > number / 2:
         yield reject("G18", f"{most[1]} of {number} cases with an error have the same one: {most[0]}.")
+
+
+def _check_repeated_modes(evidence: GateEvidence) -> Iterator[GateFinding]:
+    """Reject operators whose numbers in training are those of their inference: training compares gradients too."""
+    cases, pairs, same = evidence.cases, 0, []
+    for case in evidence.report.cases:
+        if case.axes.get("mode") == "training" and case.outcome is Outcome.PASS and "comparisons" in case.metrics:
+            other = cases.get(case.id.replace("-training]", "-inference]"))
+            pairs += other is not None
+            if other is not None and other is not case and other.metrics == case.metrics:
+                same.append(case.id)
+    if pairs >= _TELLING and len(same) > pairs / 2:
+        yield reject("G18", f"{len(same)} of {pairs} operators have the numbers of inference in training.", same)
 
 
 def _impossible(case: CaseRecord, *, challenged: bool) -> Iterator[str]:
@@ -99,6 +116,7 @@ def _impossible(case: CaseRecord, *, challenged: bool) -> Iterator[str]:
             for name, value in metrics.items()
             if isinstance(value, float) and not math.isfinite(value)
         )
+        yield from odd_metrics(case)
         error, largest = metrics.get("max_abs"), _LARGEST.get(str(case.axes.get("dtype")))
         if largest is not None and not isinstance(error, (str, type(None))) and error > _PARTS * largest:
             yield "with an error above the largest number of its dtype (max_abs)"
@@ -148,11 +166,20 @@ def _is_within(value: Fact) -> bool:
     return not isinstance(value, str) and 0 <= value <= 1
 
 
+def _says(message: str, probe: str) -> bool:
+    """Return whether a sentence says what a probe saw. A finding is said as one, and its kind is the metric."""
+    return f": {probe}" in message or ": finding" in message
+
+
 def _of_other_skips(case: CaseRecord) -> Iterator[str]:
     """Yield what a skipped case has, although only one with another verdict can have it."""
     if case.repro:
         yield "skipped, with the command that repeats a failure"
     probe = case.metrics.get(_PROBE)
+    if not case.message.strip():
+        yield f"skipped as {case.reason.value}, without a sentence that says why"
+    elif probe is not None and case.reason in _SAYS_PROBE and not _says(case.message, str(probe)):
+        yield f"skipped as {case.reason.value}, with the sentence of another probe ({_PROBE})"
     if probe is not None and case.reason not in _PROBED and not case.reason.facts.made_by_waiver:
         yield f"skipped as {case.reason.value}, with the metric of a case that is not claimed (probe)"
     numbers = [name for name in _RATIOS if name in case.metrics]
@@ -174,8 +201,8 @@ RULES = (
         "G18",
         title="contradicting evidence",
         requirement="No verdict has traces of another one: a passed case has no message, no command that repeats a "
-        "failure, and no error above its budget. A skipped case has no command either, and no error of a failure. "
-        "Every number is one that a run can write.",
+        "failure, and no error above its budget. A skipped case says why, and has no command and no error of a failure. "
+        "Every number is one that a run can write, and no two contradict each other.",
         why="An edit of a verdict that leaves its evidence in place is the easiest forgery.",
         fix="Send the file as the run wrote it.",
         check=check_traces,

@@ -81,7 +81,8 @@ def test_a_case_that_works_and_is_not_claimed_has_numbers(reason: Reason, metric
     """So does a run write it: the cell is unsupported, or computes on the host (conformance.judging.verdicts)."""
     report = honest()
     place = next(n for n, case in enumerate(report.cases) if is_undeclared(case) and case.area == "operators")
-    case = replace(report.cases[place], reason=reason, metrics=metrics)
+    message = "the cell is not declared; probe: finding: on the host"
+    case = replace(report.cases[place], reason=reason, metrics=metrics, message=message)
     changed = mended(replace(report, cases=(*report.cases[:place], case, *report.cases[place + 1 :])))
 
     assert "G18" not in rules_of(judged(changed))
@@ -155,7 +156,8 @@ def test_a_run_with_another_torch_is_accepted_with_its_manifest() -> None:
 
 
 def test_a_run_with_waivers_is_accepted_and_says_how_many_failures_are_waived() -> None:
-    waived = cases(is_native, 4, outcome=Outcome.SKIP, reason=Reason.WAIVED, metrics={OBSERVED: "wrong"})(honest())
+    skip = {"outcome": Outcome.SKIP, "reason": Reason.WAIVED, "message": "bug, https://sim.example/1: rounds"}
+    waived = cases(is_native, 4, **skip, metrics={OBSERVED: "wrong"})(honest())
     report = mended(typed("--waivers=waivers.toml")(waived))
     end = datetime.fromisoformat(report.run.finished)
     ids = tuple(case.id for case in report.cases if case.reason is Reason.WAIVED)

@@ -36,7 +36,7 @@ def found(*args: Any, **changes: Any) -> list[tuple[str, str]]:
 
 
 def fails(report: Report, id: str, reason: Reason = Reason.WRONG, outcome: Outcome = Outcome.FAIL) -> Report:
-    return with_case(report, id, outcome=outcome, reason=reason)
+    return with_case(report, id, outcome=outcome, reason=reason, message=f"is {reason.value}")
 
 
 def claims(*cells: DeclaredCell) -> Report:
@@ -110,7 +110,9 @@ def test_a_shrunk_claim_is_rejected_though_everything_else_is_green() -> None:
 
 
 def test_a_run_in_which_everything_is_skipped_is_rejected() -> None:
-    cases = [replace(one, outcome=Outcome.SKIP, reason=Reason.ENVIRONMENT) for one in honest().cases]
+    cases = [
+        replace(one, outcome=Outcome.SKIP, reason=Reason.ENVIRONMENT, message="no device") for one in honest().cases
+    ]
 
     sentences = found(consistent(replace(honest(), cases=tuple(cases))), baseline=None)
 
@@ -288,7 +290,7 @@ def test_g08_a_skip_that_the_declaration_does_not_explain(reason: Reason) -> Non
 
 
 def test_g08_a_pass_that_the_declaration_denies() -> None:
-    report = with_case(honest(), "accelerator.graph", outcome=Outcome.PASS, reason=Reason.NATIVE)
+    report = with_case(honest(), "accelerator.graph", outcome=Outcome.PASS, reason=Reason.NATIVE, message="")
 
     assert [rule for rule, _ in found(report, baseline=None)] == ["G08"]
 
@@ -317,7 +319,7 @@ def test_g08_a_pattern_claims_only_what_the_reference_has() -> None:
 
 
 def _silent(one: Any) -> CaseRecord:
-    return CaseRecord(**vars(one), outcome=Outcome.SKIP, reason=Reason.UNDECLARED, seconds=0.1)
+    return CaseRecord(**vars(one), outcome=Outcome.SKIP, reason=Reason.UNDECLARED, seconds=0.1, message="not declared")
 
 
 @pytest.mark.parametrize(

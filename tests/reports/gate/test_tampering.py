@@ -74,26 +74,26 @@ def _(files: Files) -> None:
 
 @attempt("a failure becomes a skip for silence", "G08", "G07")
 def _(files: Files) -> None:
-    case(files).update(outcome="skip", reason="undeclared")
+    case(files).update(outcome="skip", reason="undeclared", message="left out")
     careful(files)
 
 
 @attempt("a failure becomes a skip for want of support", "G08", "G07")
 def _(files: Files) -> None:
     files.baseline["cases"] = [one for one in files.baseline["cases"] if one["id"] != ADD]
-    case(files).update(outcome="skip", reason="unsupported")
+    case(files).update(outcome="skip", reason="unsupported", message="left out")
     careful(files)
 
 
 @attempt("a failure becomes the environment's fault", "G06", "G07")
 def _(files: Files) -> None:
-    case(files).update(outcome="skip", reason="environment")
+    case(files).update(outcome="skip", reason="environment", message="left out")
     careful(files)
 
 
 @attempt("a failure becomes a waiver of nobody's", "G06", "G05", "G07")
 def _(files: Files) -> None:
-    case(files).update(outcome="skip", reason="waived")
+    case(files).update(outcome="skip", reason="waived", message="left out")
     careful(files)
 
 
@@ -176,7 +176,7 @@ def _(files: Files) -> None:
 def _(files: Files) -> None:
     cells = files.report["declaration"]["cells"]
     files.report["declaration"]["cells"] = [one for one in cells if one["cell"] != "stream"]
-    case(files, "accelerator.stream").update(outcome="skip", reason="undeclared")
+    case(files, "accelerator.stream").update(outcome="skip", reason="undeclared", message="left out")
     careful(files)
 
 
@@ -190,7 +190,7 @@ def _(files: Files) -> None:
 def _(files: Files) -> None:
     denied = {"cell": ADD, "state": "unsupported", "detail": "not-yet", "reason": "later"}
     files.report["declaration"]["cells"].append(denied)
-    case(files).update(outcome="skip", reason="unsupported")
+    case(files).update(outcome="skip", reason="unsupported", message="left out")
     careful(files)
 
 
@@ -199,7 +199,7 @@ def _(files: Files) -> None:
     for one in files.report["declaration"]["cells"]:
         if one["cell"] == "operators.*[float32-training]":
             one["cell"] = "operators.m*[float32-training]"
-    case(files).update(outcome="skip", reason="undeclared")
+    case(files).update(outcome="skip", reason="undeclared", message="left out")
     careful(files)
 
 
@@ -232,7 +232,7 @@ def _(files: Files) -> None:
 
 @attempt("a waived case is left out of the list", "G05", "G06", "G07")
 def _(files: Files) -> None:
-    case(files).update(outcome="skip", reason="waived", metrics={"observed": "crash"})
+    case(files).update(outcome="skip", reason="waived", message="left out", metrics={"observed": "crash"})
     careful(files)
 
 
@@ -299,7 +299,7 @@ def _(files: Files) -> None:
 
 @attempt("a lie is made a note", "G08", "G06", "G07")
 def _(files: Files) -> None:
-    case(files).update(outcome="skip", reason="stub")
+    case(files).update(outcome="skip", reason="stub", message="left out")
     careful(files)
 
 

@@ -88,7 +88,8 @@ def case(one: PlannedCase) -> CaseRecord:
     reason = SKIPPED.get(one.id, Reason.NATIVE)
     outcome = Outcome.PASS if reason is Reason.NATIVE else Outcome.SKIP
     metrics = {"comparisons": 3} if one.area == "operators" and outcome is Outcome.PASS else {}
-    return CaseRecord(**vars(one), outcome=outcome, reason=reason, seconds=0.25, metrics=metrics)
+    message = "" if outcome is Outcome.PASS else f"{one.requires[0]} is {reason.value}"
+    return CaseRecord(**vars(one), outcome=outcome, reason=reason, message=message, seconds=0.25, metrics=metrics)
 
 
 def consistent(report: Report) -> Report:
