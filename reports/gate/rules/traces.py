@@ -201,7 +201,7 @@ RULES = (
         "G18",
         title="contradicting evidence",
         requirement="No verdict has traces of another one: a passed case has no message, no command that repeats a "
-        "failure, and no error above its budget. A skipped case says why, and has no command and no error of a failure. "
+        "failure, and no error above its budget. A skipped case says why, with no command and no error of a failure. "
         "Every number is one that a run can write, and no two contradict each other.",
         why="An edit of a verdict that leaves its evidence in place is the easiest forgery.",
         fix="Send the file as the run wrote it.",
