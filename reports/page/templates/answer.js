@@ -43,18 +43,19 @@ function understood(text) {
 
 const LONGEST_ALIAS = 4;
 // Prefixes of other people's names for PyTorch's functions, and overloads behind them.
-const PREFIX = /^(?:torch\.ops\.(?:aten|prims|npu|torch_\w+)\.|torch\.nn\.functional\.|torch\.nn\.modules\.\w+\.|torch\.nn\.|torch\.distributed\.|torch\.optim\.(?:lr_scheduler\.)?|torch\.amp\.|torch\.utils\.|torch_\w+\.(?:npu_)?|npu_|torch\.special\.|torch\.tensor\.|torch\.cuda\.|torch\.|dist\.|aten::|at::|prims::|prim::|onnx::|ai\.onnx\.|c10d::|nn\.functional\.|nn\.|f\.|tf\.nn\.|tf\.math\.|tf\.|jax\.nn\.|jax\.lax\.|jnp\.|np\.|numpy\.|cudnn|cublas|aclnn|miopen|(?:nccl|rccl|hccl|cncl|mccl|bccl|xccl|oneccl)(?=.))/i;
+const PREFIX = /^(?:torch\.ops\.(?:aten|prims|npu|torch_\w+)\.|torch\.nn\.functional\.|torch\.nn\.modules\.\w+\.|torch\.nn\.|torch\.distributed\.|torch\.optim\.(?:lr_scheduler\.)?|torch\.amp\.|torch\.utils\.|torch_\w+\.(?:npu_)?|npu_|torch\.special\.|torch\.tensor\.|torch\.cuda\.|torch\.|dist\.|aten::|at::|prims::|prim::|onnx::|ai\.onnx\.|c10d::|nn\.functional\.|nn\.|f\.|tf\.nn\.|tf\.math\.|tf\.|jax\.nn\.|jax\.lax\.|jnp\.|np\.|numpy\.|cudnn|cublas|cnnl|aclnn|miopen|mkldnn_|onednn_|mps_|(?:one|[a-z]{1,2})cc?l_?(?=[a-z_]{4}))/i;
 const OVERLOAD = /(?:\.(?:default|out|tensor|scalar|self|int|dim|tensor_\w+|scalar_\w+)|_out|_)$/i;
 
 /** Words of a question, with other names replaced by the names on this page. `found` gets a topic, a product whose
  *  backend has no column, and a dtype that no case has. */
 function translated(text, found) {
   let rest = text;
-  const foreign = Object.keys(Object.assign({}, ...Object.values(data.aliases)))
-    .filter((name) => /[^\u0000-\u024f]/.test(name)).sort((a, b) => b.length - a.length);
+  const { patterns, ...tables } = data.aliases;
+  const foreign = Object.keys(Object.assign({}, ...Object.values(tables)))
+    .filter((name) => /[^\u0000-\u052f]/.test(name)).sort((a, b) => b.length - a.length);
   // Languages without blanks: their words stand inside the text.
   if (foreign.length) rest = rest.replace(new RegExp(foreign.join("|"), "g"), (name) => ` ${name} `);
-  const typed = rest.split(/[\s,;?!()[\]，。？！、（）]+/).flatMap(pieces).filter(Boolean), done = [];
+  const typed = rest.split(/[\s,;?!¿¡()[\]，。？！、（）]+/).flatMap(pieces).filter(Boolean), done = [];
   for (let at = 0; at < typed.length;) {
     let step = 0;
     for (let length = Math.min(LONGEST_ALIAS, typed.length - at); length > 0 && !step; length--) {
@@ -74,11 +75,14 @@ function translated(text, found) {
 
 /** What some words are called here: a subject, a topic, or null where they are no other name of anything. */
 function alias(group) {
-  const { same, topics, words, devices, dtypes } = data.aliases, name = group.join(" ").toLowerCase();
+  const { same, topics, words, devices, dtypes, patterns } = data.aliases, name = group.join(" ").toLowerCase();
   const layer = group.length === 1 && group[0].replace(PREFIX, "");
   // torch.nn.GroupNorm is the layer, and not the function of the same name.
   if (layer && layer !== group[0] && layer !== layer.toLowerCase() && data.subjects.some(({ area, name: shown }) => area === "modules" && shown === layer)) return { word: `modules.${layer}` };
-  const forms = [...new Set([name, name.replace(/[-_]/g, " "), ...(group.length === 1 ? bare(group[0]) : [])])];
+  const typed = [name, ...(group.length === 1 ? bare(group[0]) : [])];
+  const forms = [...new Set(typed.flatMap((form) => [form, form.replace(/[-_]/g, " "), unaccented(form)]))];
+  const family = group.length === 1 && Object.keys(patterns || {}).find((pattern) => new RegExp(`^(?:${pattern})$`).test(name));
+  if (family) forms.push(patterns[family]);
   // The whole name of a subject is no alias. A table's word comes before the last part of a subject's name.
   if (group.length === 1 && (isOperator(group[0]) || columnsNamed(name).length)) return null;
   for (const form of forms) if (entry(words, form) !== undefined) return { word: words[form] };
@@ -99,12 +103,21 @@ function alias(group) {
   return null;
 }
 
-/** Forms of one name without prefixes, overloads, the underscore of calls in place, and capitals inside. */
+// Names of aten's kernels: parts of a gradient or of a forward pass, and functions of a module of torch.
+const PARTS = /(?:_dense)?_(?:backward|forward)(?:_(?:data|reduce|input|weight))?$/, MODULES = /^(linalg|fft|special|foreach)_/;
+
+/** Forms of one name without prefixes, overloads, the underscore of calls in place, and capitals inside; then those of
+ *  the operator behind a kernel: `native_layer_norm`, `gelu_backward`, `linalg_inv`, `_foreach_add`. */
 function bare(typed) {
-  const plain = typed.replace(PREFIX, ""), short = plain.replace(OVERLOAD, "");
-  const snake = (name) => name.replace(/([a-z0-9])([A-Z])/g, "$1_$2");
-  return [plain, short, snake(plain), snake(short), plain.replace(/^_+/, "")].filter(Boolean).map((name) => name.toLowerCase());
+  const plain = typed.replace(PREFIX, ""), aten = /^(?:aten::|at::|torch\.ops\.aten\.)/.test(typed);
+  const short = aten ? plain.replace(/\.\w+$/, "").replace(/_$/, "") : plain.replace(OVERLOAD, ""), snake = (name) => name.replace(/([a-z0-9])([A-Z])/g, "$1_$2");
+  const kernel = snake(short).toLowerCase().replace(/^_+/, "").replace(PARTS, ""), inner = kernel.replace(/^native_/, "");
+  return [...new Set([plain, short, snake(plain), snake(short), plain.replace(/^_+/, ""), plain.replace(/^torch_/, ""), kernel, inner, kernel.replace(MODULES, "$1.")])]
+    .filter(Boolean).map((name) => name.toLowerCase());
 }
+
+/** A word without its accents: "atención" is typed as "atencion", too. */
+const unaccented = (name) => name.normalize("NFD").replace(/[\u0300-\u036f]/g, "").normalize("NFC");
 
 /** Whether a name is that of a subject, or of the last part of one. */
 const isSubject = (typed) => data.subjects.some((subject) => match(subject, typed) <= 2);
@@ -179,6 +192,8 @@ function suggestions(asked, subjects) {
 
 /** Nearest known names: by the number of changed, missing or swapped letters. */
 function nearest(word, subjects) {
+  // Every name of one or two letters is near such a word.
+  if (word.length < 3) return [];
   const names = new Map();
   for (const subject of subjects) names.set(subject.search.parts[subject.search.parts.length - 1], subject);
   const { same, topics } = data.aliases, squeezed = (name) => name.replace(/[_ -]/g, "");

@@ -47,7 +47,7 @@ def test_common_names_are_answered_or_suggested(page: dict[str, Any]) -> None:
 
     answers = asked(page, *wanted)
 
-    assert len(wanted) >= 140
+    assert len(wanted) >= 300
     wrong = {
         question: answer["names"][:4]
         for (question, names), answer in zip(wanted.items(), answers, strict=True)
@@ -65,6 +65,7 @@ def test_an_alias_leads_to_a_subject(page: dict[str, Any]) -> None:
     assert [name for name, subject in table["same"].items() if subject not in parts] == []
     assert [name for name, subjects in table["topics"].items() if not set(subjects) & parts] == []
     assert [name for part in table.values() for name in part if name != name.lower()] == []
+    assert [name for name in table["patterns"].values() if name not in {**table["devices"], **table["topics"]}] == []
 
 
 def test_an_unknown_product_or_dtype_is_no_question_about_all_that_is_here(page: dict[str, Any]) -> None:
