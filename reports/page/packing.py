@@ -1,16 +1,14 @@
-"""Data block of the page for its script: verdicts as letters, each text once, all of it compressed.
+"""Data block of the page for its script: verdicts as letters, each text once.
 
 One letter for each case and column keeps 20,000 cases of nine accelerators below a megabyte.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import string
 import sys
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -51,18 +49,12 @@ _LEAST_SHARE: Final = -10 * _STEPS
 RATIO: Final = "max_budget_ratio"
 
 
-def pack(table: Table, columns: Sequence[PageColumn]) -> str:
-    """Return the data block: JSON, deflated, in base64."""
-    text = json.dumps(payload(table, columns), separators=(",", ":"), sort_keys=True, allow_nan=False)
-    # base64, because the block stands in HTML, which cannot hold arbitrary bytes.
-    return base64.b64encode(zlib.compress(text.encode("utf-8", errors="replace"), 9)).decode()
-
-
 def payload(table: Table, columns: Sequence[PageColumn]) -> dict[str, Any]:
     """Return everything that the script needs, in the order of the table."""
     ids = table.ids
     axes: dict[str, int] = {}
-    places = [axes.setdefault(json.dumps(dict(table.planned[id].axes), sort_keys=True), len(axes)) for id in ids]
+    # In the order of the plan, which is that of the ids.
+    places = [axes.setdefault(json.dumps(dict(table.planned[id].axes)), len(axes)) for id in ids]
     return {
         "rows": [[subject.area, subject.name, len(subject.ids)] for subject in table.subjects],
         "ids": list(ids),

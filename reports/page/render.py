@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -15,7 +16,8 @@ from conformance.reports.page import pictures
 from conformance.reports.page.cells import Mark, PageCell
 from conformance.reports.page.changes import blocked, changes_of
 from conformance.reports.page.columns import PageColumn
-from conformance.reports.page.packing import pack
+from conformance.reports.page.compact import text_of
+from conformance.reports.page.packing import payload
 from conformance.reports.page.states import StateLine, summary
 from conformance.reports.page.table import AreaRows, Table
 from conformance.reports.plain_text import one_line, plain
@@ -32,13 +34,19 @@ ROWS_SHOWN: Final = (
     ("changed", "That changed"),
     ("lies", "Contradicting claims"),
 )
+#: Styles of the most frequent cells, which have the colour of a cell without a class.
+_UNMARKED: Final = frozenset({Mark.FULL.facts.style, Mark.PART.facts.style})
+#: Comments that have lines of their own in a script, and the blanks before a line. No text of a script has lines.
+OF_WRITERS: Final = re.compile(
+    r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/).)*\*/)[ \t]*$|^[ \t]+|\n(?=\n)", re.DOTALL | re.MULTILINE
+)
 #: Causes of a change that the page shows; the comparison of two files has all of them.
 _MOST_CAUSES: Final = 30
 
 
 def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]) -> str:
     """Return the HTML of the page."""
-    style, script = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
+    style, script = (OF_WRITERS.sub("", text) for text in (_asset("page.css"), "\n".join(map(_asset, SCRIPTS))))
     states = [StateLine(column, changes_of(column)) for column in columns]
     text: str = _template().render(
         states=states,
@@ -65,7 +73,7 @@ def render(columns: Sequence[PageColumn], table: Table, rows: Sequence[AreaRows]
         style=style,
         script=script,
         policy=_policy(style, script),
-        data=pack(table, columns),
+        data=text_of(payload(table, columns)),
         newest=max((column.report.run.started for column in columns), key=in_order),
         day=day,
         summary=summary(states),
@@ -98,9 +106,9 @@ def _shown(cell: PageCell) -> Markup:
 
 
 def _styled(cell: PageCell) -> Markup:
-    """Return the class of a cell as an attribute. A cell without one is a cell in which all cases pass."""
+    """Return the class of a cell as an attribute. A cell without one is a cell in which cases pass, and none fails."""
     # The names of classes are the page's own.
-    return Markup("" if cell.style == Mark.FULL.facts.style else f" class={cell.style}")  # noqa: S704
+    return Markup("" if cell.style in _UNMARKED else f" class={cell.style}")  # noqa: S704
 
 
 def _policy(style: str, script: str) -> str:

@@ -12,9 +12,59 @@ async function unpacked(bytes, format) {
 
 async function readData(text) {
   if (!("DecompressionStream" in window)) return null;
-  const signs = atob(text), bytes = new Uint8Array(signs.length);
-  for (let i = 0; i < signs.length; i++) bytes[i] = signs.charCodeAt(i);
-  return JSON.parse(await unpacked(bytes, "deflate"));
+  return expanded(JSON.parse(await unpacked(bytesOf(text), "deflate")));
+}
+
+/** The bytes of the data block: two of 91 characters are 13 or 14 bits. */
+function bytesOf(text) {
+  const values = new Map(), bytes = new Uint8Array(text.length);
+  for (let code = 33; code < 127; code++) if (!"<&\\".includes(String.fromCharCode(code))) values.set(code, values.size);
+  let low = -1, bits = 0, number = 0, end = 0;
+  for (let i = 0; i < text.length; i++) {
+    const value = values.get(text.charCodeAt(i));
+    if (low < 0) { low = value; continue; }
+    const pair = low + value * 91, width = (pair & 8191) > 88 ? 13 : 14;
+    bits |= pair << number;
+    low = -1;
+    for (number += width; number > 7; number -= 8) { bytes[end++] = bits & 255; bits >>>= 8; }
+  }
+  if (low >= 0) bytes[end++] = bits | low << number;
+  return bytes.subarray(0, end);
+}
+
+/** The data with all that its compact form leaves out (compact.py): ids that follow from rows and axes, and numbers. */
+function expanded(found) {
+  const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-";
+  const numbers = ([width, text]) => {
+    const made = [];
+    for (let at = 0; at < text.length; at += width) {
+      let number = 0;
+      for (let i = at; i < at + width; i++) number = number * digits.length + digits.indexOf(text[i]);
+      made.push(number - 1);
+    }
+    return made;
+  };
+  const odd = found.ids;
+  found.axis = numbers(found.axis);
+  found.ids = [];
+  for (const [area, name, count] of found.rows) {
+    for (let i = 0; i < count; i++) {
+      const place = found.ids.length, [, values] = found.axes[found.axis[place]];
+      found.ids.push(odd[place] ?? `${area}.${name}${values.length ? `[${values.join("-")}]` : ""}`);
+    }
+  }
+  found.axes = found.axes.map(([names, values]) => Object.fromEntries(names.map((name, i) => [name, values[i]])));
+  for (const column of found.columns) {
+    column.messages = found.messages;
+    column.message = numbers(column.message);
+    for (const run of column.history) {
+      const [gaps, letters] = run.changed;
+      let place = 0;
+      run.changed = {};
+      gaps.forEach((gap, i) => { run.changed[place += gap] = letters[i]; });
+    }
+  }
+  return found;
 }
 
 /** Outcome and reason of a case in a column. */

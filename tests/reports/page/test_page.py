@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import zlib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +26,7 @@ from conformance.reports.page.states import StateLine
 from conformance.reports.page.table import make_rows, make_table
 from conformance.reports.verdict import Outcome, Reason
 from tests.reports.page import many
+from tests.reports.page.expanding import data_of
 
 ADD = CaseRecord("operators.add[float32]", "operators", axes={"dtype": "float32"}, metrics={"max_budget_ratio": 0.25})
 MUL = CaseRecord(
@@ -37,13 +37,6 @@ SAME_ID = CaseRecord("operators.mul", "operators")
 
 def page(*reports: Report) -> str:
     return publish.files(make_columns(map(PublishedReport, reports)))["index.html"]
-
-
-def data(text: str) -> dict[str, Any]:
-    packed = re.search(r'<script type="text/plain" id="data">([^<]*)</script>', text)
-    assert packed
-    value: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed.group(1))))
-    return value
 
 
 def test_the_matrix_is_in_the_html() -> None:
@@ -86,7 +79,7 @@ def test_foreign_rows_are_in_the_matrix_and_in_no_percentage() -> None:
     assert both.breadth == ours.breadth
     assert both.profile_text == ours.profile_text
     text = page(both)
-    assert FOREIGN[1].id in data(text)["ids"]
+    assert FOREIGN[1].id in data_of(text)["ids"]
     heat = text.partition('<table class="heat">')[2].partition("</table>")[0]
     assert "operators" in heat
     assert "imported" not in heat
@@ -101,7 +94,7 @@ def test_foreign_rows_fail_in_the_matrix_and_not_in_the_state() -> None:
 
 
 def test_the_script_gets_every_verdict() -> None:
-    found = data(page(many.report("supa", (ADD, MUL)), many.report("npu", (ADD,))))
+    found = data_of(page(many.report("supa", (ADD, MUL)), many.report("npu", (ADD,))))
     endings = {
         column["name"]: [found["letters"].get(letter) for letter in column["verdicts"]] for column in found["columns"]
     }
@@ -114,7 +107,7 @@ def test_the_script_gets_every_verdict() -> None:
 def test_a_case_without_verdict_is_no_absent_case() -> None:
     whole = many.report("supa", (ADD, MUL))
     killed = Report(whole.run, whole.accelerator, accounting=Accounting((many.planned(MUL),)), cases=(ADD,))
-    assert data(page(killed))["columns"][0]["verdicts"].endswith(".")
+    assert data_of(page(killed))["columns"][0]["verdicts"].endswith(".")
 
 
 def test_older_runs_are_history() -> None:
@@ -122,7 +115,7 @@ def test_older_runs_are_history() -> None:
     (column,) = make_columns([PublishedReport(many.report("supa", (ADD, MUL))), PublishedReport(old)])
     assert column.report.cases[1] is MUL
     assert [run.letters for run in column.earlier] == [letter_of((Outcome.PASS, Reason.NATIVE)) * 2]
-    found = data(publish.files([column])["index.html"])
+    found = data_of(publish.files([column])["index.html"])
     (before,) = found["columns"][0]["history"]
     assert before["day"] == "2026-01-01"
     assert {found["ids"][int(place)]: found["letters"][old] for place, old in before["changed"].items()} == {
