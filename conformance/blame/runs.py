@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -213,39 +213,44 @@ def _wait(started: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
 
 
 def rank_main() -> None:
-    """Be one rank: run the program as asked, and write what was found."""
+    """Be one rank: read the program and what to do from the command line."""
+    rank, text, name, world, seed, what, folder = sys.argv[1:]
+    be_rank(int(rank), Program.load(text), name, int(world), seed=int(seed), what=what, folder=Path(folder))
+
+
+def be_rank(
+    rank: int, program: Program, accelerator: str, ranks: int, *, seed: int, what: str, folder: Path
+) -> NoReturn:
+    """Run the program as asked, write what was found, and end this process."""
     import torch.distributed as dist
     from torch._C._distributed_c10d import FileStore, PrefixStore
 
     from conformance.accelerators.registry import resolve
     from conformance.ranks.group import set_rank_environment
 
-    rank, text, name, world, seed, what, folder = sys.argv[1:]
-    number, size = int(rank), int(world)
-    set_rank_environment(number, size)
-    accelerator = resolve(name).load()
-    if count := accelerator.device_count():
-        accelerator.set_device(number % count)
-    device = torch.device(accelerator.current_device_name())
-    program = Program.load(text)
-    store = FileStore(str(Path(folder, "store")), size)
+    set_rank_environment(rank, ranks)
+    loaded = resolve(accelerator).load()
+    if count := loaded.device_count():
+        loaded.set_device(rank % count)
+    device = torch.device(loaded.current_device_name())
+    store = FileStore(str(folder / "store"), ranks)
     dist.init_process_group(
-        str(accelerator.communication_backend_name()),
+        str(loaded.communication_backend_name()),
         store=PrefixStore("group", store),
-        rank=number,
-        world_size=size,
+        rank=rank,
+        world_size=ranks,
         timeout=timedelta(seconds=_PATIENCE),
     )
-    meet = _Store(store, number, Path(folder))
+    meet = _Store(store, rank, folder)
     work: dict[str, Callable[[], Any]] = {
-        "watched": lambda: _detached(watch(program, device, seed=int(seed), meet=meet)),
-        "mended": lambda: _detached(watch(program, device, seed=int(seed), meet=meet, mended=True)),
-        "plain": lambda: ends_of(program, device, int(seed)),
-        "outputs": lambda: outputs_of_run(program, device, int(seed)),
+        "watched": lambda: _detached(watch(program, device, seed=seed, meet=meet)),
+        "mended": lambda: _detached(watch(program, device, seed=seed, meet=meet, mended=True)),
+        "plain": lambda: ends_of(program, device, seed),
+        "outputs": lambda: outputs_of_run(program, device, seed),
     }
     found = work[what]()
-    Path(folder, f"{rank}.part").write_bytes(pickle.dumps(found))
-    Path(folder, f"{rank}.part").rename(Path(folder, f"{rank}.pickle"))
+    (folder / f"{rank}.part").write_bytes(pickle.dumps(found))
+    (folder / f"{rank}.part").rename(folder / f"{rank}.pickle")
     os._exit(0)  # what is left of the group must not decide how this ends
 
 

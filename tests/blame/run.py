@@ -33,7 +33,7 @@ from tests.faults.population import KINDS
 from tests.faults.recording import Recorder
 from tests.faults.scores import wilson
 
-from . import programs
+from . import programs, strangers
 from .programs import PROGRAMS
 
 #: Families of faults that change what a kernel computes. Refusals (G) and derivative rules (F) are no kernels' results.
@@ -88,6 +88,7 @@ class _Callers(TorchDispatchMode):
 
 def _kernels(task: _Task, send: forks.Send) -> None:
     """Send what the kernels get that a program calls, and the operators that call them, by the kernel's name."""
+    forks.limit(_LIMIT / 2, patience=4)
     device = torch.device(bench.loaded()[0].current_device_name())
     recorder, callers = Recorder(device), _Callers()
     behaviours = {name: callers.behaviour(name, behaviour) for name, behaviour in recorder.behaviours.items()}
@@ -178,13 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench.loaded()
     programs.load()
     forks.prepare()
-    names = options.program or sorted(PROGRAMS)
-    flags = {}
-    for copy in forks.run(map(_Task, names), _kernels, options.jobs):
-        if not copy.messages:
-            print(f"{copy.task.program} does not run on the healthy device: {copy.error}", file=sys.stderr)
-            return 1
-        flags[copy.task.program] = copy.messages[0]
+    flags = _flags(options.program or sorted(PROGRAMS), options.jobs)
+    flags |= _flags_of_strangers(options.strangers, options.seed) if options.strangers else {}
     tasks = [_Task(name) for name in sorted(flags) for _ in range(options.healthy)]
     singles = drawn(flags, options.draws, options.seed)
     judged = _outcomes(tasks + singles, options.jobs)
@@ -195,6 +191,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (options.out / "blame.json").write_text(json.dumps([asdict(one) for one in outcomes], indent=1), encoding="utf-8")
     _say(outcomes, len(flags))
     return 1 if any(_is_accused(one) for one in outcomes if not one.faults) else 0
+
+
+def _flags(names: Sequence[str], jobs: int) -> dict[str, Any]:
+    """Return the kernels of programs. Raises SystemExit for one that does not run on the healthy device."""
+    flags = {}
+    for copy in forks.run(map(_Task, names), _kernels, jobs):
+        if not copy.messages:
+            raise SystemExit(f"{copy.task.program} does not run on the healthy device: {copy.error}")
+        flags[copy.task.program] = copy.messages[0]
+    return flags
+
+
+def _flags_of_strangers(count: int, seed: str) -> dict[str, Any]:
+    """Return the kernels of so many architectures that the seed draws, and add their programs to the others."""
+    flags: dict[str, Any] = {}
+    passed: dict[str, str] = {}
+    for name, program in strangers.drawn(seed, passed):
+        PROGRAMS[name] = program
+        (copy,) = forks.run([_Task(name)], _kernels, 1)
+        if copy.messages:
+            flags[name] = copy.messages[0]
+        else:
+            passed[name] = (copy.error.strip().splitlines() or [f"status {copy.status}"])[-1]
+        if len(flags) == count:
+            break
+    print(f"architectures of the seed: {', '.join(flags)}; passed over: {len(passed)}")
+    for name, why in passed.items():
+        print(f"  {name}: {why}")
+    return flags
 
 
 def _outcomes(tasks: Sequence[_Task], jobs: int) -> list[tuple[_Task, Outcome]]:
@@ -217,8 +242,9 @@ def _say(outcomes: Sequence[Outcome], programs: int) -> None:
         planted = [one for one in outcomes if len(one.faults) == count]
         moved = [one for one in planted if one.moved and one.hits]
         right = sum(one.right for one in moved)
+        places = len({one.program for one in moved})
         low, high = wilson(right, len(moved)) if moved else (0.0, 0.0)
-        print(f"{what}: {len(planted)} planted, {len(moved)} move the end, {right} right ({low:.0%} to {high:.0%})")
+        print(f"{what}: {len(planted)} planted, {len(moved)} move the end of {places} programs, {right} right ({low:.0%} to {high:.0%})")
         for one in moved:
             if not one.right:
                 print(f"  MISSED {one.program}: {one.faults} -> {one.answer} {one.named[:3]} {one.detail}")
@@ -239,6 +265,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--healthy", type=int, default=1, help="runs of each program without a fault")
     parser.add_argument("--seed", default="0", help="any text; the same seed draws the same faults")
     parser.add_argument("--program", action="append", choices=sorted(PROGRAMS), help="only this program; repeatable")
+    parser.add_argument("--strangers", type=int, default=4, help="further architectures, drawn by the seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument("--out", type=Path, default=Path("blame-report"), help="folder for blame.json")
     return parser.parse_args(arguments)
