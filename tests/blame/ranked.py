@@ -273,8 +273,9 @@ class ForkedRanks(RankRuns):
 def _read(folder: Path, rank: int) -> Any:
     file, log = folder / f"{rank}.pickle", folder / f"{rank}.log"
     if file.exists():
-        return pickle.loads(file.read_bytes())  # noqa: S301 - our own process has written it
-    raise SetupError(f"rank {rank} has ended: {log.read_text(encoding='utf-8') if log.exists() else 'nothing is known'}")
+        return pickle.loads(file.read_bytes())
+    why = log.read_text(encoding="utf-8") if log.exists() else "nothing is known"
+    raise SetupError(f"rank {rank} has ended: {why}")
 
 
 def _armed(task: Task, hits: Hits, rank: int) -> Any:
@@ -327,7 +328,7 @@ def _kernels(task: Task, send: forks.Send) -> None:
         found = ForkedRanks(task.program, "sim", RANKS).plain()
         if isinstance(found, str):
             raise SetupError(found)
-        send(pickle.loads(Path(folder, "kernels-0").read_bytes()))  # noqa: S301 - our own process has written it
+        send(pickle.loads(Path(folder, "kernels-0").read_bytes()))
 
 
 def drawn(found: dict[str, Any], draws: int, seed: str) -> Iterator[Task]:

@@ -244,7 +244,8 @@ def _say(outcomes: Sequence[Outcome], programs: int) -> None:
         right = sum(one.right for one in moved)
         places = len({one.program for one in moved})
         low, high = wilson(right, len(moved)) if moved else (0.0, 0.0)
-        print(f"{what}: {len(planted)} planted, {len(moved)} move the end of {places} programs, {right} right ({low:.0%} to {high:.0%})")
+        score = f"{right} right ({low:.0%} to {high:.0%})"
+        print(f"{what}: {len(planted)} planted, {len(moved)} move the end of {places} programs, {score}")
         for one in moved:
             if not one.right:
                 print(f"  MISSED {one.program}: {one.faults} -> {one.answer} {one.named[:3]} {one.detail}")

@@ -10,71 +10,28 @@ from __future__ import annotations
 
 import argparse
 import collections
-import functools
+import math
 import random
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from conformance.numerics.trees import tensors
 from conformance.suites.calls import data
-from conformance.suites.calls.judging import run, why_unjudged, wrong
-from conformance.suites.calls.kernels import base_name, bound, named
-from conformance.suites.calls.spec import Spec, function_of
+from conformance.suites.calls.judging import run, wrong
+from conformance.suites.calls.spec import Spec
 from tests.defects import bench
 from tests.faults import forks
 from tests.faults.fault import Hits
-from tests.faults.overloads import operator_of
 from tests.faults.overriding import overridden
-from tests.faults.recording import Recorder
 
 from . import run as generator
-from .size_faults import SizeFault, Sizes, behaviour, faults
+from .cover import met, operator, sizes_of, text_of
+from .size_faults import KINDS, SizeFault, Sizes, behaviour, faults
 
 #: Seconds of a processor for all calls of one operator with one fault.
 _LIMIT = 120
-
-
-@functools.cache
-def _sizes(text: str) -> Sizes | None:
-    spec = Spec(*generator.json.loads(text))
-    function = function_of(spec)
-    if function is None or not _is_planted(function):
-        return None
-    try:
-        args, kwargs = generator._on_meta(spec.args), generator._on_meta(spec.kwargs)
-        result = next(iter(tensors(function(*args, **kwargs))), None)
-    except Exception:  # a call that cannot be made has no size
-        return None
-    return None if result is None else Sizes.of(operator(spec), bound(function, args, kwargs), result)
-
-
-def _is_planted(function: Any) -> bool:
-    """Return whether a kernel of its own computes a call. Copies are what every call of a test uses."""
-    name = base_name(function)
-    return not why_unjudged(function) and name not in named("copies") and not function.is_view
-
-
-def sizes_of(spec: Spec) -> Sizes | None:
-    """Return the sizes of a call; None if nothing is planted in its kernel."""
-    return _sizes(generator._text(spec))
-
-
-def operator(spec: Spec) -> str:
-    """Return the name of a call's operator, which its in-place form has too."""
-    return base_name(function_of(spec)).removesuffix("_")
-
-
-def met(specs: Iterable[Spec]) -> set[SizeFault]:
-    """Return every fault that one of these calls meets."""
-    by_operator: dict[str, list[Sizes]] = collections.defaultdict(list)
-    for spec in specs:
-        if (sizes := sizes_of(spec)) is not None:
-            by_operator[operator(spec)].append(sizes)
-    return {fault for name, sizes in by_operator.items() for fault in faults(name, sizes)}
 
 
 def sample_without(held: Sequence[str]) -> list[Spec]:
@@ -83,46 +40,55 @@ def sample_without(held: Sequence[str]) -> list[Spec]:
     A call that the shipped sample has was seen to kill its mutants; the others are measured here.
     """
     found = {name: data.calls_of(name) for name in data.architectures() if name not in held}
-    known = {generator._text(call): group.is_deep for group in data.sample() for call in group.calls}
+    known = {text_of(call): group.is_deep for group in data.sample() for call in group.calls}
     kept = []
     for number, one in enumerate(generator.chosen(found)):
-        text = generator._text(one.spec)
-        if text not in known:
+        one.is_deep = known.get(text_of(one.spec), False)
+        if text_of(one.spec) not in known:
             generator.measure(one, number)
-            if one.left_out or one.seconds > generator._ORDINARY:
-                continue
-        elif known[text]:
-            continue
-        kept.append(one.spec)
-    return kept
+            one.is_deep = one.seconds > generator.ORDINARY
+        if not one.left_out:
+            kept.append(one)
+    more = generator.sized(found, kept, len(kept), known)
+    return [one.spec for one in (*kept, *more) if not one.is_deep]
+
+
+def drawn(specs: Iterable[Spec], count: int, seed: str) -> list[SizeFault]:
+    """Draw so many different faults that one of these calls meets: an operator, a kind that it can have, and a limit.
+
+    A limit is any number between the ends of the kind's grid.
+    """
+    sizes: dict[str, list[Sizes]] = collections.defaultdict(list)
+    for spec in specs:
+        if (own := sizes_of(spec)) is not None:
+            sizes[operator(spec)].append(own)
+    kinds = {name: sorted({fault.kind for fault in faults(name, own)}) for name, own in sizes.items()}
+    places = [(name, kind) for name in sorted(kinds) for kind in kinds[name]]
+    dice, found = random.Random(f"{seed}:faults"), {}
+    for _ in range(100 * count):
+        name, kind = dice.choice(places)
+        low, *_, high = KINDS[kind].limits
+        fault = SizeFault(name, kind, round(math.exp(dice.uniform(math.log(low), math.log(high)))))
+        if len(found) < count and any(map(fault.is_met, sizes[name])):
+            found[str(fault)] = fault
+    return list(found.values())
 
 
 @dataclass(frozen=True)
 class _Task:
-    """Calls of one operator on the device, with a fault in the kernel that computes them, or none."""
+    """Calls of one operator on the device, with a fault in what computes them, or none."""
 
     calls: tuple[Spec, ...]
     fault: SizeFault | None = None
-    kernel: str = ""
-
-
-def _kernels(task: _Task, send: forks.Send) -> None:
-    """Send the kernels that the calls of an operator reach on the device."""
-    device = torch.device(bench.loaded()[0].current_device_name())
-    recorder = Recorder(device)
-    with overridden(recorder.behaviours, "PrivateUse1"), torch.no_grad():
-        recorder.start()
-        for spec in task.calls:
-            run(spec, device, 0)
-    send(sorted(recorder.kernels))
 
 
 def _judged(task: _Task, send: forks.Send) -> None:
     """Send how often the fault was met, and the first call that is wrong."""
     forks.limit(_LIMIT, patience=8)
     device = torch.device(bench.loaded()[0].current_device_name())
-    hits = Hits()
-    armed = {task.kernel: behaviour(task.fault, hits)} if task.fault else {}
+    hits, armed = Hits(), {}
+    if task.fault is not None:
+        armed = {function_of(spec).name(): behaviour(task.fault, hits) for spec in task.calls}
     text = ""
     with overridden(armed, "PrivateUse1"), torch.no_grad():
         for number, spec in enumerate(task.calls):
@@ -130,13 +96,6 @@ def _judged(task: _Task, send: forks.Send) -> None:
                 text = f"{spec}: {text}"
                 break
     send((hits.count, text))
-
-
-def _own_kernel(name: str, reached: Sequence[str]) -> str:
-    """Return the kernel that computes an operator: the one of its name, or of a name that begins so."""
-    same = [kernel for kernel in reached if operator_of(kernel) == f"aten::{name}"]
-    longer = [kernel for kernel in reached if kernel.startswith(f"aten::{name}_")]
-    return (same or longer or [""])[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,40 +109,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     held = random.Random(options.seed).sample(sorted(data.architectures()), options.architectures)
     calls = collections.defaultdict(list)
     for spec in sample_without(held):
-        if function_of(spec) is not None and _is_planted(function_of(spec)):
+        if sizes_of(spec) is not None:
             calls[operator(spec)].append(spec)
-    every = sorted(met(call for name in held for call in data.calls_of(name)), key=str)
-    chosen = random.Random(f"{options.seed}:faults").sample(every, min(options.faults, len(every)))
-    print(f"held out: {', '.join(held)}; {len(every)} faults in their calls, {len(chosen)} drawn")
-    kernels = _kernels_of({fault.operator for fault in chosen}, calls, options.jobs)
-    tasks = [_Task(tuple(calls[fault.operator]), fault, kernels.get(fault.operator, "")) for fault in chosen]
-    survivors = [(task.fault, "no call of the sample reaches its kernel") for task in tasks if not task.kernel]
-    tasks = [task for task in tasks if task.kernel]
-    healthy = [replace(task, fault=None) for task in {task.fault.operator: task for task in tasks if task.fault}.values()]
-    accused = 0
-    for copy in forks.run([*healthy, *tasks], _judged, options.jobs):
-        count, text = copy.messages[0] if copy.messages else (1, "")
-        if copy.task.fault is None and (text or copy.error):
-            accused += 1
-            print(f"  ACCUSED {text or copy.error}")
-        elif copy.task.fault is not None and not text and not copy.error:
-            survivors.append((copy.task.fault, f"met by {count} calls" if count else "no call of the sample meets it"))
-    print(f"{len(chosen)} faults in {len({fault.operator for fault in chosen})} operators, {len(chosen) - len(survivors)} killed")
-    for fault, why in survivors:
-        print(f"  SURVIVED {fault}: {why}")
+    chosen = drawn([call for name in held for call in data.calls_of(name)], options.faults, options.seed)
+    planted = len({fault.operator for fault in chosen})
+    print(f"held out: {', '.join(held)}; {len(chosen)} faults drawn in {planted} operators of their calls")
+    survivors, accused = judged(chosen, calls, options.jobs)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} faults killed; operators that are accused: {len(accused)}")
+    print("\n".join(["", *survivors, *accused]))
     return 1 if survivors or accused else 0
 
 
-def _kernels_of(operators: Iterable[str], calls: dict[str, list[Spec]], jobs: int) -> dict[str, str]:
-    found = {}
-    tasks = [_Task((min(calls[name], key=lambda spec: spec.elements),)) for name in sorted(operators) if calls.get(name)]
-    for copy in forks.run(tasks, _kernels, jobs):
-        if copy.messages:
-            name = operator(copy.task.calls[0])
-            found[name] = _own_kernel(name, copy.messages[0])
-            if not found[name]:
-                print(f"  no kernel of {name} among {', '.join(copy.messages[0])}", file=sys.stderr)
-    return found
+def judged(chosen: Iterable[SizeFault], calls: Mapping[str, list[Spec]], jobs: int) -> tuple[list[str], list[str]]:
+    """Return a line for each fault that survives, and for each operator that is wrong without one."""
+    survivors, accused = [], []
+    tasks = [_Task(tuple(calls[name])) for name in sorted({fault.operator for fault in chosen} & set(calls))]
+    tasks += [_Task(tuple(calls.get(fault.operator, ())), fault) for fault in chosen]
+    for copy in forks.run(tasks, _judged, jobs):
+        count, text = copy.messages[0] if copy.messages else (1, copy.error.strip() or f"status {copy.status}")
+        if copy.task.fault is None:
+            accused += [f"ACCUSED {text}"] if text else []
+        elif not text:
+            why = f"{count} calls meet it" if count else "no call of the sample meets it"
+            survivors.append(f"SURVIVED {copy.task.fault}: {why}")
+    return survivors, accused
 
 
 def _count_all() -> int:

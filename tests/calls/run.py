@@ -14,7 +14,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from conformance.suites.calls.spec import Spec, function_of
 from conformance.suites.operators.plan.catalogue import operators
 
 from . import models, mutants
+from .cover import cover, met, on_meta, sizes_of, text_of, weights
 
 #: Seconds for the trace of one model.
 _LONGEST = 30
@@ -40,12 +41,17 @@ _MOST_POINTWISE, _MOST_RULED, _MOST_WHOLE_OF_ONE = 2, 5, 1
 #: Estimated seconds of a call: at least, for each element that it reads or writes, and for each product of numbers. So
 #: many seconds of more calls are taken, those first that most models make for their time.
 _SECONDS_OF_CALL, _OF_ELEMENT, _OF_PRODUCT, _ALL_MORE = 4e-3, 6e-9, 3e-11, 3.5
+#: A call that is judged whole takes so many times as long: it is made in float64, several times.
+_WHOLE_TAKES = 4
+#: Elements of a call that is there for its size, and of one that is judged whole; seconds of such a call, and of all of
+#: them. Those that fail are replaced by others, in so many rounds.
+_MOST_OF_A_SIZE, _MOST_WHOLE_OF_A_SIZE, _SECONDS_OF_A_SIZE, _ALL_SIZES, _ROUNDS = 1 << 26, 3 << 21, 1.5, 14.0, 4
 #: Models that have to make a call. What only one of them does is its own affair.
 _FEWEST_MAKERS = 3
 #: Seconds for one call and its mutants.
 _PATIENCE = 20
 #: Processor seconds of a call and its check from which on it is a call of the deep tier, and those of all others.
-_ORDINARY, _ALL_ORDINARY = 0.12, 24.0
+ORDINARY, _ALL_ORDINARY = 0.12, 24.0
 #: Seconds beyond which not even the deep tier has a call.
 _DEEP = 8.0
 #: Operators whose names in PyTorch's database are no kernel's names.
@@ -68,6 +74,7 @@ class _Chosen:
     dtype: str
     makers: int
     seconds: float = 0.0
+    is_deep: bool = False
     left_out: str = ""
     killed: list[str] = field(default_factory=list)
 
@@ -91,7 +98,7 @@ def chosen(found: dict[str, list[Spec]]) -> list[_Chosen]:
     """
     makers: collections.Counter[str] = collections.Counter()
     for calls in found.values():
-        makers.update(set(map(_text, calls)))
+        makers.update(set(map(text_of, calls)))
     best: dict[Any, _Chosen] = {}
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     common = [(text, count) for text, count in makers.items() if count >= _FEWEST_MAKERS]
@@ -110,18 +117,23 @@ def chosen(found: dict[str, list[Spec]]) -> list[_Chosen]:
 
 def _more(common: Sequence[tuple[str, int]], known: Sequence[Spec]) -> list[_Chosen]:
     """Return calls that are not known, by the models that make them and their estimated time."""
-    texts = set(map(_text, known))
+    texts = set(map(text_of, known))
     found: list[_Chosen] = []
     for text, count in common:
         spec = Spec(*json.loads(text))
         function = function_of(spec)
         if text not in texts and function is not None and not _why_not(spec, function):
-            elements = spec.elements + _made_elements(spec, function)
-            seconds = _SECONDS_OF_CALL + _OF_ELEMENT * elements + _OF_PRODUCT * _products(spec, function)
-            found.append(_Chosen(spec, main_dtype(spec), count, seconds))
+            found.append(_Chosen(spec, main_dtype(spec), count, _estimated(spec, function)))
     found.sort(key=lambda one: one.seconds / one.makers)
     total = itertools.accumulate(one.seconds for one in found)
     return [one for one, seconds in zip(found, total, strict=True) if seconds <= _ALL_MORE]
+
+
+def _estimated(spec: Spec, function: Any) -> float:
+    """Return the seconds that a call and its check may take."""
+    elements = spec.elements + _made_elements(spec, function)
+    work = _OF_ELEMENT * elements + _OF_PRODUCT * _products(spec, function)
+    return _SECONDS_OF_CALL + work * (1 if has_rule(function) else _WHOLE_TAKES)
 
 
 def _most_of(function: Any) -> int:
@@ -156,14 +168,16 @@ def main_dtype(spec: Spec) -> str:
     )
 
 
-def _why_not(spec: Spec, function: Any) -> str:
+def _why_not(spec: Spec, function: Any, *, is_for_size: bool = False) -> str:
+    """Return why a call is not in the sample. One that is there for its size may be larger."""
     if reason := why_unjudged(function):
         return reason
     if base_name(function) in ("_local_scalar_dense", "nonzero", "histc"):
         return "its result has no shape of its own"
     if not any(True for _ in spec.tensors()):
         return "gets no tensor"
-    most = _MOST_ELEMENTS if has_rule(function) else _MOST_WHOLE
+    most, whole = (_MOST_OF_A_SIZE, _MOST_WHOLE_OF_A_SIZE) if is_for_size else (_MOST_ELEMENTS, _MOST_WHOLE)
+    most = most if has_rule(function) else whole
     if max(spec.elements, _made_elements(spec, function)) > most or _products(spec, function) > _MOST_PRODUCTS:
         return "is too large for the sample"
     return ""
@@ -172,23 +186,9 @@ def _why_not(spec: Spec, function: Any) -> str:
 def _made_elements(spec: Spec, function: Any) -> int:
     """Return the elements of a call's results; 0 if the meta device cannot say."""
     try:
-        return sum(tensor.numel() for tensor in tensors(function(*_on_meta(spec.args), **_on_meta(spec.kwargs))))
+        return sum(tensor.numel() for tensor in tensors(function(*on_meta(spec.args), **on_meta(spec.kwargs))))
     except Exception:  # a call that cannot be made has no check
         return 0
-
-
-def _on_meta(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_on_meta(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "size" in value:
-        return torch.empty_strided(value["size"], value["stride"], dtype=getattr(torch, value["dtype"]), device="meta")
-    if "torch" in value:
-        return getattr(torch, value["torch"])
-    if "device" in value:
-        return torch.device("meta")
-    return {name: _on_meta(item) for name, item in value.items()}
 
 
 def _products(spec: Spec, function: Any) -> float:
@@ -197,7 +197,9 @@ def _products(spec: Spec, function: Any) -> float:
     if base_name(function) in ("mm", "addmm", "bmm", "baddbmm"):
         return float(math.prod(shapes[-2]) * shapes[-1][-1])
     if base_name(function).startswith("convolution"):
-        return float(math.prod(shapes[0]) * math.prod(shapes[1]))
+        # A backward pass has two such products, of the output's gradient with the weight and with the input.
+        passes, made = (2, math.prod(shapes[0])) if "grad_output" in names else (1, _made_elements(spec, function))
+        return float(passes * made * math.prod(names["weight"]["size"][1:]))
     return 0.0
 
 
@@ -258,15 +260,51 @@ def requirement(kernel: str, dtype: str, known: dict[str, Any]) -> list[str]:
     return []
 
 
-def written(measured: Sequence[_Chosen]) -> list[dict[str, Any]]:
-    """Return the groups of the cases, the ordinary ones with their cheapest calls."""
-    known = {operator.name: operator for operator in operators()}
-    left, groups = _ALL_ORDINARY, collections.defaultdict(list)
+def set_tiers(measured: Sequence[_Chosen]) -> None:
+    """Leave the cheapest calls in the ordinary tier, and put the others into the deep one."""
+    left = _ALL_ORDINARY
     for one in sorted(measured, key=lambda one: one.seconds):
         left -= one.seconds
-        is_deep = one.seconds > _ORDINARY or left < 0
+        one.is_deep = one.seconds > ORDINARY or left < 0
+
+
+def sized(
+    found: dict[str, list[Spec]], kept: Sequence[_Chosen], number: int, known: Collection[str] = ()
+) -> list[_Chosen]:
+    """Return further calls, for the faults of sizes that calls of the models meet and no ordinary call of the sample.
+
+    They are ordinary, although one may take longer than others there. The mutants of ``known`` calls were run before.
+    """
+    makers = collections.Counter(text for calls in found.values() for text in set(map(text_of, calls)))
+    weight, seconds = weights(found.values()), {}
+    ordinary = [one.spec for one in kept if not one.is_deep]
+    for text in makers.keys() - set(map(text_of, ordinary)):
+        spec = Spec(*json.loads(text))
+        if sizes_of(spec) is not None and not _why_not(spec, function_of(spec), is_for_size=True):
+            seconds[text] = _estimated(spec, function_of(spec))
+    more: list[_Chosen] = []
+    for _ in range(_ROUNDS):
+        left = _ALL_SIZES - sum(one.seconds for one in more)
+        new = list(cover(seconds, weight, met([*ordinary, *(one.spec for one in more)]), left))
+        for text in new:
+            del seconds[text]
+            spec = Spec(*json.loads(text))
+            one = _Chosen(spec, main_dtype(spec), makers[text])
+            measure(one, number + len(more), with_mutants=text not in known)
+            if one.left_out or one.seconds > _SECONDS_OF_A_SIZE:
+                print(f"left out {spec}: {one.left_out or f'{one.seconds:.1f} s'}", flush=True)
+            elif sum(other.seconds for other in more) + one.seconds <= _ALL_SIZES:
+                more.append(one)
+    return more
+
+
+def written(measured: Sequence[_Chosen]) -> list[dict[str, Any]]:
+    """Return the groups of the cases."""
+    known = {operator.name: operator for operator in operators()}
+    groups = collections.defaultdict(list)
+    for one in sorted(measured, key=lambda one: one.seconds):
         if one.seconds <= _DEEP:
-            groups[base_name(function_of(one.spec)), one.dtype, is_deep].append(one)
+            groups[base_name(function_of(one.spec)), one.dtype, one.is_deep].append(one)
     return [
         {
             "kernel": kernel, "dtype": dtype, "requires": requirement(kernel, dtype, known), "deep": is_deep,
@@ -274,10 +312,6 @@ def written(measured: Sequence[_Chosen]) -> list[dict[str, Any]]:
         }
         for (kernel, dtype, is_deep), calls in sorted(groups.items())
     ]  # fmt: skip
-
-
-def _text(spec: Spec) -> str:
-    return json.dumps([spec.function, spec.args, spec.kwargs])
 
 
 def telling(row: dict[str, Any]) -> list[list[Any]]:
@@ -297,10 +331,10 @@ def telling(row: dict[str, Any]) -> list[list[Any]]:
 
 def coverage(found: dict[str, list[Spec]], kept: Iterable[Spec]) -> tuple[float, float]:
     """Return two shares of the calls of all models: those in the sample, and those whose class has a call there."""
-    exact = {_text(spec) for spec in kept}
+    exact = {text_of(spec) for spec in kept}
     classes = {class_of(spec) for spec in kept}
     every = [call for calls in found.values() for call in calls]
-    same = sum(_text(call) in exact for call in every)
+    same = sum(text_of(call) in exact for call in every)
     return same / len(every), sum(class_of(call) in classes for call in every) / len(every)
 
 
@@ -336,23 +370,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _choose(found: dict[str, list[Spec]], seconds: float, *, keep: bool) -> None:
     candidates = chosen(found)
-    known = {_text(call) for group in data.sample() for call in group.calls} if keep else set()
+    known = {text_of(call) for group in data.sample() for call in group.calls} if keep else set()
     for number, one in enumerate(candidates):
         if time.process_time() > seconds:
             one.left_out = "there was no time left to run its mutants"
             continue
-        measure(one, number, with_mutants=_text(one.spec) not in known)
+        measure(one, number, with_mutants=text_of(one.spec) not in known)
         if number % 50 == 0:
             print(f"{number} of {len(candidates)}", file=sys.stderr, flush=True)
         if one.left_out:
             print(f"left out {one.spec}: {one.left_out}", flush=True)
     kept = [one for one in candidates if not one.left_out]
+    set_tiers(kept)
+    more = sized(found, kept, len(candidates), known)
+    replaced = set(map(text_of, (one.spec for one in more)))
+    kept = [*(one for one in kept if text_of(one.spec) not in replaced), *more]
     rows = [row for row in written(kept) if telling(row)]
     text = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    data.SAMPLE.write_text(f'{{"version":{data.VERSION},"groups":[\n{text}\n]}}\n', encoding="utf-8")
+    data.SAMPLE.writetext_of(f'{{"version":{data.VERSION},"groups":[\n{text}\n]}}\n', encoding="utf-8")
     data.sample.cache_clear()
     for is_deep in (False, True):
-        calls = [one for one in kept if (one.seconds > _ORDINARY) is is_deep]
+        calls = [one for one in kept if one.is_deep is is_deep]
         print(f"{'deep' if is_deep else 'ordinary'}: {len(calls)} calls, {sum(one.seconds for one in calls):.0f} s")
 
 

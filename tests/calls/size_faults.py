@@ -103,46 +103,51 @@ def _wrap(result: torch.Tensor, limit: int) -> None:
     flat[: len(last)] = last
 
 
+def _powers(first: int, last: int) -> tuple[int, ...]:
+    return tuple(1 << power for power in range(first, last + 1))
+
+
+#: Kinds by name. Their limits are a grid: a call that meets a limit between two of its points meets the lower one.
 KINDS: dict[str, Kind] = {
     "rows": Kind(
         "rows beyond {limit}",
-        (1 << 10, 1 << 12, 1 << 15),
+        _powers(8, 16),
         lambda sizes, limit: sizes.rows > limit,
         lambda result, limit: _other(result.view(-1, result.shape[-1])[limit:]),
     ),
     "columns": Kind(
         "elements of a row beyond {limit}",
-        (1 << 10, 1 << 12, 1 << 14),
+        _powers(8, 14),
         lambda sizes, limit: sizes.rows > 0 and sizes.result[-1] > limit,
         lambda result, limit: _other(result[..., limit:]),
     ),
     "index": Kind(
         "an index that wraps at {limit} elements",
-        (1 << 16, 1 << 18, 1 << 20, 1 << 22),
+        _powers(14, 22),
         lambda sizes, limit: sizes.elements > limit,
         _wrap,
     ),
     "tile": Kind(
         "the last partial tile of {limit} elements",
-        (1 << 10, 1 << 12, 1 << 14),
+        _powers(7, 14),
         lambda sizes, tile: sizes.elements > _LARGE and sizes.elements % tile > 0,
         lambda result, tile: _other(result.view(-1)[result.numel() // tile * tile :]),
     ),
     "tile of rows": Kind(
         "the last partial tile of {limit} rows",
-        (16, 64, 128),
+        _powers(3, 8),
         lambda sizes, tile: sizes.elements > _LARGE and sizes.rows > tile and sizes.rows % tile > 0,
         lambda result, tile: _other(result.view(-1, result.shape[-1])[math.prod(result.shape[:-1]) // tile * tile :]),
     ),
-    "batches": Kind(
-        "more than {limit} matrices",
-        (65_535,),
+    "matrices": Kind(
+        "a batch of more than {limit} matrices",
+        (1 << 10, 1 << 12, 1 << 14, 65_535),
         lambda sizes, limit: sizes.matrices > limit,
         lambda result, limit: _other(result.view(-1, *result.shape[-2:])[limit:]),
     ),
     "terms": Kind(
         "a split of sums of more than {limit} terms",
-        (1 << 10, 1 << 11, 1 << 12),
+        _powers(8, 14),
         lambda sizes, limit: sizes.terms > limit,
         lambda result, limit: result.mul_(1 - 1 / _LOST) if result.is_floating_point() else None,
     ),

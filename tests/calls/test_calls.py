@@ -126,6 +126,10 @@ RULES = {
     "sum": ([tensor(5, 40_003, 3), [0, 2], True], {}),
     "embedding": ([tensor(50_021, 7), tensor(3, 11_003, dtype="int64")], {}),
     "embedding_dense_backward": ([tensor(3, 1103, 7), tensor(3, 1103, dtype="int64"), 50_021, 3, False], {}),
+    "nll_loss_backward": (
+        [tensor(), tensor(1031, 211), tensor(1031, dtype="int64"), None, 1, -100, tensor()],
+        {},
+    ),
     "silu": ([tensor(3, 100_003)], {}),
     "add_": ([tensor(3, 100_003), tensor(3, 1)], {"alpha": 2}),
     "cat": ([[tensor(3, 40_001), tensor(3, 40_003)], 1], {}),

@@ -221,6 +221,18 @@ def _of_embedding_backward(function: Any, whole: Part) -> Part | None:
     return Part(args, {}, [whole.after[0][rows]])
 
 
+def _of_losses(function: Any, whole: Part) -> Part | None:
+    """Take the gradients of some rows of a negative log likelihood; each depends on its own target."""
+    names = bound(function, whole.args, whole.kwargs)
+    grad, source = names["grad_output"], names["self"]
+    if source.dim() != 2:
+        return None
+    places = chosen(source.shape[0], max(_ROWS, _IN_ROWS // source.shape[1]))
+    others = (names["weight"], names["reduction"], names["ignore_index"], names["total_weight"])
+    args = (grad[places] if grad.dim() else grad, source[places], names["target"][places], *others)
+    return Part(args, {}, [whole.after[0][places]])
+
+
 _RULES: Final[dict[str, Callable[[Any, Part], Part | None]]] = {
     "mm": _of_matrices,
     "addmm": _of_matrices,
@@ -230,6 +242,7 @@ _RULES: Final[dict[str, Callable[[Any, Part], Part | None]]] = {
     "scaled_dot_product_attention": _of_attention,
     "embedding": _of_embedding,
     "embedding_dense_backward": _of_embedding_backward,
+    "nll_loss_backward": _of_losses,
     **dict.fromkeys(
         ("_softmax", "_log_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "cumsum",
          "native_layer_norm", "_fused_rms_norm", "topk", "sort"), _of_rows,
