@@ -250,8 +250,9 @@ def misplaced(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], outputs
     asked = kwargs.get("device")
     due = torch.device(asked) if asked is not None else next(iter(devices)) if len(devices) == 1 else None
     for output in outputs:
-        # A device without an index is the current one, whichever it is.
-        if due is not None and due.index is not None and due.type == output.device.type and due != output.device:
+        # A device without an index is the current one, whichever it is. The host's tensors have none.
+        indexed = due is not None and due.index is not None and output.device.index is not None
+        if due is not None and indexed and due.type == output.device.type and due != output.device:
             return f"a result on {output.device} in place of {due}"
     if step.is_view and not any(shares_memory(output, tensor) is not False for output in outputs for tensor in given):
         return "a view that shares no memory with its input"

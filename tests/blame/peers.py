@@ -19,6 +19,7 @@ import contextlib
 import csv
 import difflib
 import functools
+import importlib
 import importlib.util
 import itertools
 import json
@@ -322,6 +323,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     bench.loaded()
     programs.load()
+    if "msprobe" in _here():  # it takes seconds, which are no part of its answers
+        importlib.import_module("msprobe.pytorch.api_accuracy_checker.acc_check.acc_check_utils")
+        importlib.import_module("msprobe.pytorch.api_accuracy_checker.compare.compare")
     forks.prepare()
     flags = {
         copy.task.program: copy.messages[0]

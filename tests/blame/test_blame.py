@@ -145,6 +145,14 @@ def test_wrong_views_are_one_culprit_and_hide_no_other(device: torch.device) -> 
     assert "one kernel may be behind all of them" in "\n".join(lines(found, "views", "sim:0", {}))
 
 
+def test_the_host_by_its_full_name_is_not_blamed() -> None:
+    """The tensors of the device ``cpu:0`` say ``cpu``."""
+    found = answer(classifier, torch.device(resolve("cpu").load().current_device_name()))
+
+    assert found.answer is Answer.RIGHT, (found.answer, found.detail)
+    assert not found.culprits
+
+
 def test_what_follows_from_a_result_on_another_device_is_no_fault(device: torch.device) -> None:
     def placed(device: torch.device) -> Any:
         x = torch.linspace(0.1, 1, 12).to(device)

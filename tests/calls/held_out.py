@@ -20,7 +20,7 @@ import torch
 
 from conformance.suites.calls import data
 from conformance.suites.calls.judging import run, wrong
-from conformance.suites.calls.spec import Spec
+from conformance.suites.calls.spec import Spec, function_of
 from tests.defects import bench
 from tests.faults import forks
 from tests.faults.fault import Hits
@@ -126,11 +126,12 @@ def judged(chosen: Iterable[SizeFault], calls: Mapping[str, list[Spec]], jobs: i
     tasks = [_Task(tuple(calls[name])) for name in sorted({fault.operator for fault in chosen} & set(calls))]
     tasks += [_Task(tuple(calls.get(fault.operator, ())), fault) for fault in chosen]
     for copy in forks.run(tasks, _judged, jobs):
-        count, text = copy.messages[0] if copy.messages else (1, copy.error.strip() or f"status {copy.status}")
+        count, text = copy.messages[0] if copy.messages else (0, "")
+        ended = "" if copy.messages else copy.error.strip().rpartition("\n")[2] or f"status {copy.status}"
         if copy.task.fault is None:
-            accused += [f"ACCUSED {text}"] if text else []
+            accused += [f"ACCUSED {text or ended}"] if text or ended else []
         elif not text:
-            why = f"{count} calls meet it" if count else "no call of the sample meets it"
+            why = ended or (f"{count} calls meet it" if count else "no call of the sample meets it")
             survivors.append(f"SURVIVED {copy.task.fault}: {why}")
     return survivors, accused
 

@@ -1,0 +1,102 @@
+"""Faults that only a size shows, the choice of calls that meet them, and architectures that are held out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.accelerators.registry import resolve
+from conformance.suites.calls import data
+from conformance.suites.calls.judging import run, wrong
+from conformance.suites.calls.spec import Spec, function_of
+from tests.calls import held_out
+from tests.calls.cover import cover, met, operator, sizes_of, text_of, weights
+from tests.calls.size_faults import KINDS, SizeFault, behaviour
+from tests.faults.fault import Hits
+from tests.faults.overriding import overridden
+from tests.layers import longer
+
+
+@pytest.fixture(scope="module")
+def device() -> torch.device:
+    return torch.device(resolve("sim").load().current_device_name())
+
+
+def tensor(*size: int, dtype: str = "float32") -> dict[str, Any]:
+    return {"size": list(size), "stride": list(torch.empty(size, device="meta").stride()), "dtype": dtype}
+
+
+#: By kind: a call that meets a limit, and the limit. No tile divides 40,003.
+MET: dict[str, tuple[Spec, int]] = {
+    "rows": (Spec("aten._softmax.default", [tensor(40_003, 3), -1, False], {}), 1 << 15),
+    "columns": (Spec("aten._softmax.default", [tensor(3, 40_003), -1, False], {}), 1 << 14),
+    "index": (Spec("aten.silu.default", [tensor(3, 40_003)], {}), 100_000),
+    "tile": (Spec("aten.silu.default", [tensor(3, 40_003)], {}), 100),
+    "tile of rows": (
+        Spec("aten.native_layer_norm.default", [tensor(4001, 9), [9], tensor(9), tensor(9), 1e-5], {}),
+        64,
+    ),
+    "matrices": (Spec("aten.bmm.default", [tensor(66_001, 2, 1), tensor(66_001, 1, 2)], {}), 65_535),
+    "terms": (Spec("aten.mm.default", [tensor(33, 5000), tensor(5000, 31)], {}), 4096),
+}
+
+
+def test_every_kind_has_a_call_here() -> None:
+    assert set(MET) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", MET)
+def test_a_fault_shows_at_its_size_and_below_it_not(device: torch.device, kind: str) -> None:
+    spec, limit = MET[kind]
+    fault, hits = SizeFault(operator(spec), kind, limit), Hits()
+    small = Spec(spec.function, [smaller(value) for value in spec.args], {})
+
+    assert fault.is_met(sizes_of(spec) or pytest.fail("no sizes"))
+    with overridden({function_of(spec).name(): behaviour(fault, hits)}, "PrivateUse1"), torch.no_grad():
+        assert not wrong(run(small, device, 1), 1)
+        assert not hits.count
+        assert wrong(run(spec, device, 1), 1)
+        assert hits.count == 1
+
+
+def smaller(value: Any) -> Any:
+    """Return an argument with at most 10 elements in each dimension."""
+    return tensor(*(min(size, 10) for size in value["size"])) if isinstance(value, dict) else value
+
+
+def test_a_view_in_all_but_name_has_no_sizes() -> None:
+    assert sizes_of(Spec("aten._unsafe_view.default", [tensor(6, 2), [3, 4]], {})) is None
+    assert sizes_of(Spec("aten.clone.default", [tensor(6, 2)], {})) is None
+    assert sizes_of(Spec("aten.add_.Tensor", [tensor(6, 2), 1], {})) is not None
+
+
+def test_calls_are_chosen_by_the_faults_that_they_meet_for_their_time() -> None:
+    long, wide, both = (Spec("aten.silu.default", [tensor(*size)], {}) for size in ((999, 1), (1, 999), (999, 999)))
+    weight = weights([[long], [wide], [both]])
+    texts = {text_of(long): 1.0, text_of(wide): 1.0, text_of(both): 1.5}
+
+    assert next(iter(cover(texts, weight, set(), 9))) == text_of(both)
+    assert list(cover(texts, weight, met([both]), 9)) == []
+    assert set(cover(texts, weight, set(), 1.2)) <= {text_of(long), text_of(wide)}
+
+
+def test_drawn_faults_are_met_by_a_call_of_the_architecture() -> None:
+    calls = data.calls_of("gpt2")
+    found = held_out.drawn(calls, 30, "a")
+
+    assert len(set(found)) == 30
+    assert len({fault.kind for fault in found}) > 4
+    assert held_out.drawn(calls, 30, "a") == found != held_out.drawn(calls, 30, "b")
+    for fault in found:
+        sizes = [sizes_of(call) for call in calls if sizes_of(call) is not None and operator(call) == fault.operator]
+        assert any(fault.is_met(one) for one in sizes if one is not None), fault
+
+
+@pytest.mark.parametrize("step", longer([40, 1]))
+def test_ordinary_calls_meet_what_the_calls_of_models_meet(step: int) -> None:
+    ordinary = met(call for group in data.sample() if not group.is_deep for call in group.calls)
+    weight = weights(data.calls_of(name) for name in data.architectures()[::step])
+
+    assert sum(count for fault, count in weight.items() if fault in ordinary) / weight.total() > 0.95
