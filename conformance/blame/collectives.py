@@ -13,6 +13,8 @@ import torch
 
 from conformance.suites.calls.kernels import base_name, bound
 
+#: Namespaces of PyTorch's collectives, and of messages between two ranks.
+COLLECTIVES = frozenset({"c10d", "_c10d_functional"})
 #: By name: the arguments that are read, those that are written (empty: the result is new), and what is done.
 _KINDS: dict[str, tuple[str, str, str]] = {
     "allreduce_": ("tensors", "tensors", "reduce"),
@@ -57,7 +59,7 @@ class Meeting:
 def meeting(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Meeting | None:
     """Return the meeting that a call is; None for one that is not judged, such as a message to one rank."""
     name = base_name(func)
-    if func.namespace not in ("c10d", "_c10d_functional") or name not in _KINDS:
+    if func.namespace not in COLLECTIVES or name not in _KINDS:
         return None
     names = bound(func, args, kwargs)
     group = _group(names)

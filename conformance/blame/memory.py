@@ -47,19 +47,13 @@ class Memories:
 
     def place(self, tensor: torch.Tensor, *, new: bool = False) -> Place | Constant:
         """Return the view that a tensor is. An unknown memory is ``new``, or its contents are copied now."""
-        tensor = tensor.detach()
         if tensor.layout is not torch.strided or tensor.is_quantized:
-            return Constant(tensor.to("cpu", copy=True))
-        number = self._number(tensor, new=new)
-        return Place(
-            number,
-            tensor.dtype,
-            tuple(tensor.shape),
-            tuple(tensor.stride()),
-            int(tensor.storage_offset()),
-            tensor.is_conj(),
-            tensor.is_neg(),
-        )
+            return Constant(tensor.detach().to("cpu", copy=True))
+        number, offset = self._number(tensor, new=new), int(tensor.storage_offset())
+        if tensor.is_conj() or tensor.is_neg():
+            marks = (tensor.is_conj(), tensor.is_neg())
+            return Place(number, tensor.dtype, tuple(tensor.shape), tensor.stride(), offset, *marks)
+        return Place(number, tensor.dtype, tuple(tensor.shape), tensor.stride(), offset)
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor lies in a memory that has a number."""
@@ -80,14 +74,15 @@ class Memories:
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
         if known is not None and not known[0].expired():
-            self.sizes[known[1]] = max(self.sizes[known[1]], storage.nbytes())
+            if storage.nbytes() > self.sizes[known[1]]:
+                self.sizes[known[1]] = storage.nbytes()
             return known[1]
         number = len(self.sizes)
         self.sizes[number] = storage.nbytes()
         # A weak reference keeps the address of a freed memory from being used again, and frees the memory.
         self._known[storage._cdata] = (StorageWeakRef(storage), number)  # type: ignore[no-untyped-call]
         if not new:
-            self.given[number] = _bytes(tensor)
+            self.given[number] = _bytes(tensor.detach())
         return number
 
 

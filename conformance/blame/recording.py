@@ -12,13 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from conformance.numerics.trees import leaves, mapped, tensors
-from conformance.suites.calls.kernels import bound, outputs_of
+from conformance.suites.calls.kernels import bound, outputs_of, per_kernel
 
-from .collectives import Meeting, meeting
+from .collectives import COLLECTIVES, Meeting, meeting
 from .collectives import given as given_to
 from .collectives import written as written_by
 from .memory import Constant, Memories, Place
 
+#: Types of tensors that answer no calls themselves.
+_ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
 #: Namespaces whose calls compute nothing: marks of the profiler, and what prints.
 _SILENT = frozenset({"profiler", "debugprims"})
 
@@ -118,12 +120,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Make the call and record it. A tensor subclass splits its calls into others first."""
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload) or func.namespace in _SILENT:
+        if not isinstance(func, torch._ops.OpOverload) or _namespace(func) in _SILENT:
             return func(*args, **kwargs)
-        given = tensors((args, kwargs))
-        if any(_is_wrapper(tensor) and not self._is_own(tensor) for tensor in given):
+        given = tensors(args)
+        if kwargs:
+            given += tensors(kwargs)
+        special = [tensor for tensor in given if type(tensor) not in _ORDINARY]
+        if any(_is_wrapper(tensor) and not self._is_own(tensor) for tensor in special):
             return NotImplemented
-        if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in given):
+        if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in special):
             return func(*args, **kwargs)  # a compiler looks at shapes
         return self._recorded(func, args, kwargs, given)
 
@@ -136,15 +141,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         return type(torch.empty(0, device=self._type))
 
     def _recorded(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
-        if (met := meeting(func, args, kwargs)) is not None:
-            return self._met(met, func, args, kwargs)
-        if (
-            func.namespace in ("c10d", "_c10d_functional")
-            and func is not torch.ops._c10d_functional.wait_tensor.default
-        ):
-            for tensor in given:
-                self.trace.memories.forget(tensor)  # a message may write it, at some time
-            return func(*args, **kwargs)
+        if _namespace(func) in COLLECTIVES:
+            if (met := meeting(func, args, kwargs)) is not None:
+                return self._met(met, func, args, kwargs)
+            if func is not torch.ops._c10d_functional.wait_tensor.default:
+                for tensor in given:
+                    self.trace.memories.forget(tensor)  # a message may write it, at some time
+                return func(*args, **kwargs)
         memories = self.trace.memories
         on_device = any(tensor.device.type == self._type for tensor in given) or self._makes_on_device(given, kwargs)
         if not on_device and not any(memories.is_known(tensor) for tensor in given):
@@ -196,17 +199,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         return max(parents, key=len, default=""), bool(self._modules.is_bw)
 
 
+@per_kernel
+def _namespace(func: Any) -> str:
+    return str(func.namespace)
+
+
+@per_kernel
+def _may_draw(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
 def _is_wrapper(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is of a class that answers calls itself, such as DTensor."""
     kind = type(tensor)
-    if kind in (torch.Tensor, torch.nn.Parameter) or isinstance(tensor, torch._subclasses.FakeTensor):
+    if kind in _ORDINARY or isinstance(tensor, torch._subclasses.FakeTensor):
         return False
     return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
 
 
 def is_drawn(step: Step) -> bool:
     """Return whether a call draws random numbers. A kernel that drops nothing, with its rate 0, draws none."""
-    if torch.Tag.nondeterministic_seeded not in step.function.tags:
+    if not _may_draw(step.function):
         return False
     rates = ("p", "dropout_p", "dropout")
     return not any(bound(step.function, step.args, step.kwargs).get(name, 1) == 0 for name in rates)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from conformance.numerics.budgets import OpClass, class_of_function, load_table
 from conformance.numerics.trees import tensors
+
+T = TypeVar("T")
 
 
 @functools.cache
@@ -23,15 +25,38 @@ def base_name(function: Any) -> str:
     return str(function.overloadpacket.__name__)
 
 
+def per_kernel(compute: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Compute a fact of a kernel once. The hash of PyTorch's overloads takes longer than most facts."""
+    known: dict[int, tuple[Any, T]] = {}
+
+    @functools.wraps(compute)
+    def fact(func: Any) -> T:
+        found = known.get(id(func))
+        if found is None:
+            found = known[id(func)] = (func, compute(func))  # it is kept, so that no other one gets its id
+        return found[1]
+
+    return fact
+
+
+@per_kernel
+def _written(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return the places and the names of the arguments that a kernel writes."""
+    unsaid = load_table(__file__, "kernels.toml")["writes"].get(base_name(func), ())
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(func._schema.arguments)
+        if argument.name in unsaid or (argument.alias_info is not None and argument.alias_info.is_write)
+    )
+
+
 def outputs_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
     """Return the tensors that a call has written, in the order of its schema, and then those that it has made."""
     written: list[torch.Tensor] = []
-    unsaid = load_table(__file__, "kernels.toml")["writes"].get(base_name(func), ())
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.name not in unsaid and (argument.alias_info is None or not argument.alias_info.is_write):
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
-        written += tensors(value)
+    for position, name in _written(func):
+        written += tensors(args[position] if position < len(args) else kwargs.get(name))
+    if not written:
+        return tensors(result)
     known = {id(tensor) for tensor in written}
     return written + [tensor for tensor in tensors(result) if id(tensor) not in known]
 
