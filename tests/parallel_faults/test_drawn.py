@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.layers import longer
-from tests.parallel_faults.drawn import SEAMS, Drawn, Row, _lost, draws, is_placed, score
+from tests.parallel_faults.drawn import Row, is_placed, score
+from tests.parallel_faults.seams import SEAMS, Drawn, _lost, draws
 
 FAULT = Drawn(0, "ddp's bucket", "bent", _lost, (1,), 1)
 TRUTHS = [{"step": 2, "places": ["second.weight[4, 6]", "second.weight[4, 7]"], "rank": 1}]
