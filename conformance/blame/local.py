@@ -69,6 +69,7 @@ class Local:
     deltas: list[torch.Tensor | None] = field(default_factory=list)
     kept: Local | None = None
     misplaced: bool = False  # a result lies on another device, or a view has a memory of its own
+    misread: bool = False  # what is right comes back from the device as another one
 
     @property
     def call(self) -> Call | None:

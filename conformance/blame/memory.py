@@ -92,7 +92,17 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     plain = torch._neg_view(plain) if plain.is_neg() else plain
     if plain.is_meta or not plain.untyped_storage().nbytes():
         return torch.empty(0, dtype=torch.uint8)
-    return to_host(memory_behind(plain)).view(torch.uint8)
+    return to_host(_whole(plain)).view(torch.uint8)
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the whole memory behind a tensor as a vector; where possible without a view, which may be wrong."""
+    length = tensor.untyped_storage().nbytes() // tensor.element_size()
+    try:
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return empty.set_(tensor.untyped_storage(), 0, (length,), (1,))
+    except (RuntimeError, NotImplementedError, TypeError):  # a device may have no such call
+        return memory_behind(tensor)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -130,7 +140,7 @@ def fetched(value: Any) -> Any:
         if source.layout is not torch.strided or (source.is_contiguous() and counts[address] == 1):
             return to_host(source)
         if (address, source.dtype) not in memories:
-            memories[address, source.dtype] = to_host(memory_behind(source))
+            memories[address, source.dtype] = to_host(_whole(source))
         return memories[address, source.dtype].as_strided(source.shape, source.stride(), source.storage_offset())
 
     return mapped(value, leaf)

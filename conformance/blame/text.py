@@ -68,6 +68,8 @@ def _culprit(number: int, culprit: Culprit, script: str) -> Iterator[str]:
     yield f"     inputs: {', '.join(_inputs(worst))}"
     if worst.ratio not in (0.0, float("inf")):
         yield f"     its error: {_times(worst.ratio)} its budget"
+    if culprit.misreads:
+        yield "     what is read from the device comes back changed: the others may only have been misread"
     if culprit.is_hidden:
         yield "     hidden by another one: wrong once its inputs are right"
     if script:

@@ -74,6 +74,15 @@ class Culprit:
         """Return the call with the largest error in budgets; of several, the first."""
         return max(self.calls, key=lambda local: local.ratio)
 
+    @property
+    def misreads(self) -> bool:
+        """Return whether copies from the device are wrong: then other culprits may only have been misread."""
+        return any(local.misread for local in self.calls)
+
+    def order(self) -> tuple[bool, float, float]:
+        """Return the place among culprits; the largest is first."""
+        return self.misreads, self.share or 0.0, self.worst.ratio
+
 
 @dataclass(frozen=True)
 class End:
@@ -213,7 +222,7 @@ def _weighed(watched: Seen, exact: list[torch.Tensor], clock: _Clock) -> Blame:
     # What is left when the end of the replay with all their errors is compared with the device's.
     left = _distance(actual[worst], together[worst])
     found.explained = None if not whole else max(0.0, 1 - left / whole) if left == left else None
-    culprits.sort(key=lambda one: (one.share or 0.0, one.worst.ratio), reverse=True)
+    culprits.sort(key=Culprit.order, reverse=True)
     return found
 
 
@@ -235,7 +244,7 @@ def _add_hidden(found: Blame, runs: Runs, clock: _Clock) -> None:
         ends = zip(mended.names, moved, exact, strict=True)
         culprit.share = max((_share(one, due, largest.get(name, 0.0)) or 0.0 for name, one, due in ends), default=None)
     found.culprits += hidden
-    found.culprits.sort(key=lambda one: (one.share or 0.0, one.worst.ratio), reverse=True)
+    found.culprits.sort(key=Culprit.order, reverse=True)
 
 
 def _groups(watched: Seen) -> list[Culprit]:

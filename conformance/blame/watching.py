@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import torch
 
-from conformance.numerics.compare import plain
+from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.layout import shares_memory
 from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, tensors
-from conformance.suites.calls.kernels import base_name, outputs_of
+from conformance.suites.calls.kernels import base_name, named, outputs_of
 
 from .cells import Cells
 from .collectives import Meeting, due, given, written
@@ -137,6 +137,9 @@ class _Watcher:
         # Views keep their strides, which are what they are made for.
         copy = fetched if step.is_view else _copied
         outputs = outputs_of(step.function, args, kwargs, result)
+        if any(map(_reaches_beyond, outputs)):  # nobody can read it
+            finding = "a result that reaches beyond its memory"
+            return Local(step, ratio=float("inf"), finding=finding, misplaced=True), outputs
         after = [copy(tensor) for tensor in outputs]
         if not after and isinstance(result, int | float | complex):
             after = [torch.as_tensor(result)]
@@ -144,6 +147,8 @@ class _Watcher:
         local = self._cells.judge(step, before, after, inputs)
         if text := misplaced(step, args, kwargs, outputs):
             local.finding, local.ratio, local.misplaced = local.finding or text, float("inf"), True
+        if local.wrong and base_name(step.function) in named("copies"):
+            local.misread = _is_misread(step, before, [*tensors((args, kwargs)), *outputs])
         if local.needs_constants and step.constants is None:
             step.constants = after
         if step.function.namespace not in ("aten", "prims"):
@@ -257,6 +262,23 @@ def misplaced(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], outputs
     if step.is_view and not any(shares_memory(output, tensor) is not False for output in outputs for tensor in given):
         return "a view that shares no memory with its input"
     return ""
+
+
+def _reaches_beyond(tensor: torch.Tensor) -> bool:
+    """Return whether elements of a tensor lie outside of its memory."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return False
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (int(tensor.storage_offset()) + last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes()
+
+
+def _is_misread(step: Step, before: Before, beside: list[torch.Tensor]) -> bool:
+    """Return whether the right result of a copy comes back changed from the device.
+
+    Then nothing that is read from it can be trusted, and other calls may only look wrong.
+    """
+    device = next((tensor.device for tensor in beside if tensor.device.type != HOST.type), HOST)
+    return any(not same_bits(to_host(right.to(device)), plain(right)) for right in _right(step, before))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -244,14 +244,15 @@ class ForkedRanks(RankRuns):
         with tempfile.TemporaryDirectory(prefix="conformance-blame-") as folder:
             ranks = [self._start(rank, what, accelerator, Path(folder)) for rank in range(self.ranks)]
             until = time.monotonic() + self.limit
-            left = set(ranks)
-            while left and time.monotonic() < until:
-                left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
+            ends: dict[int, int] = {}
+            while len(ends) < len(ranks) and time.monotonic() < until:
+                waited = (os.waitpid(pid, os.WNOHANG) for pid in ranks if pid not in ends)
+                ends |= {pid: status for pid, status in waited if pid}
                 time.sleep(0.005)
-            for pid in left:
+            for pid in set(ranks) - set(ends):
                 os.kill(pid, 9)
-                os.waitpid(pid, 0)
-            return [_read(Path(folder), rank) for rank in range(self.ranks)]
+                ends[pid] = os.waitpid(pid, 0)[1]
+            return [_read(Path(folder), rank, ends[pid]) for rank, pid in enumerate(ranks)]
 
     def _start(self, rank: int, what: str, accelerator: str, folder: Path) -> int:
         if pid := os.fork():
@@ -270,12 +271,12 @@ class ForkedRanks(RankRuns):
             os._exit(1)
 
 
-def _read(folder: Path, rank: int) -> Any:
+def _read(folder: Path, rank: int, status: int) -> Any:
     file, log = folder / f"{rank}.pickle", folder / f"{rank}.log"
     if file.exists():
         return pickle.loads(file.read_bytes())
-    why = log.read_text(encoding="utf-8") if log.exists() else "nothing is known"
-    raise SetupError(f"rank {rank} has ended: {why}")
+    why = log.read_text(encoding="utf-8") if log.exists() else "it has said nothing"
+    raise SetupError(f"rank {rank} has ended with status {os.waitstatus_to_exitcode(status)}: {why}")
 
 
 def _armed(task: Task, hits: Hits, rank: int) -> Any:

@@ -187,6 +187,54 @@ def test_copies_that_show_what_was_there_before_are_found_and_no_other(device: t
     assert copies <= {"aten.copy_.default", "aten._to_copy.default"}  # new memory may be zeros
 
 
+def test_copies_from_the_device_that_are_wrong_come_first(device: torch.device) -> None:
+    """What is read through them looks wrong, although its calls are right."""
+
+    def constant(device: torch.device) -> Any:
+        rows = torch.linspace(0.1, 0.7, 12).to(device)[:, None].expand(12, 8)
+        return nn.functional.layer_norm(rows * 1.001, (8,), eps=1e-12).sum()
+
+    def rounds(call: Call) -> Any:
+        result = call.run()
+        call.values[1].copy_(call.values[1].bfloat16())
+        return result
+
+    found = answer(constant, device, _copy_from=rounds)
+
+    assert len(found.culprits) > 1
+    assert found.culprits[0].name == "aten._to_copy.default"
+    assert "others may only have been misread" in "\n".join(lines(found, "constant", "sim:0", {}))
+
+
+def test_a_broken_view_does_not_break_the_reading(device: torch.device) -> None:
+    """The memory behind a tensor is read without the kernel of views."""
+
+    def parts(device: torch.device) -> Any:
+        return torch.linspace(-1, 1, 24).to(device).reshape(2, 12).sin().split(4, 1)[2].exp()
+
+    def copies(call: Call) -> Any:
+        return call.run([call.values[0].abs(), *call.values[1:]])
+
+    found = answer(parts, device, as_strided=copies)
+
+    assert found.culprits[0].worst.step.is_view, (found.answer, found.detail)
+
+
+def test_a_result_that_reaches_beyond_its_memory_is_found(device: torch.device) -> None:
+    def parts(device: torch.device) -> Any:
+        return torch.linspace(1, 2, 24).to(device).reshape(2, 12).sin().split(4, 1)[2].exp()
+
+    def longer(call: Call) -> Any:
+        result = call.run()
+        memory = torch.empty(3, device=result.device)
+        return torch.ops.aten._reshape_alias.default(memory, list(result.shape), list(result.stride()))
+
+    found = answer(parts, device, as_strided=longer)
+
+    assert found.answer is Answer.CULPRIT, (found.answer, found.detail)
+    assert "reaches beyond its memory" in found.culprits[0].worst.finding
+
+
 def test_rounding_below_the_normal_numbers_is_no_fault(device: torch.device) -> None:
     def tiny(device: torch.device) -> Any:
         steps = torch.linspace(1, 2, 40).to(device, torch.float16) * 1e-3

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +18,10 @@ from conformance.blame.program import Program
 from tests.faults.fault import Hits
 from tests.faults.overriding import after, overridden
 
-from . import healthy, peers
+from . import healthy, peers, ranked, strangers
 from .programs import PROGRAMS
 
+ROOT = Path(__file__).parents[2]
 WRONG = {"aten::mm.out": after(lambda result: result.mul_(1.01))}
 
 
@@ -70,3 +76,56 @@ def test_the_table_counts_right_and_wrong_answers(monkeypatch: pytest.MonkeyPatc
 
     cells = {row[1].strip(): [cell.strip() for cell in row[2:5]] for row in rows[2:]}
     assert cells == {"blame": ["1 of 1", "0", "1"], "off": ["0 of 1", "0", "0"], "debug": ["0 of 1", "1", "1"]}
+
+
+# --- architectures of a seed, and ranks -------------------------------------------------------------------------------
+
+
+def test_architectures_of_a_seed_are_small_and_no_test_names_them() -> None:
+    pytest.importorskip("transformers")
+    passed: dict[str, str] = {}
+    names = [name for name, _ in itertools.islice(strangers.drawn("a", passed), 3)]
+
+    assert names == [name for name, _ in itertools.islice(strangers.drawn("a", {}), 3)]
+    assert names != [name for name, _ in itertools.islice(strangers.drawn("b", {}), 3)]
+    assert not {name.removeprefix("transformers:") for name in names} & strangers.named()
+    assert all(passed.values())
+
+
+def test_an_architecture_of_a_seed_is_trained() -> None:
+    pytest.importorskip("transformers")
+    found = strangers.train("qwen2", torch.device("cpu"))
+
+    assert found["gradients"]
+    assert all(value.abs().sum() > 0 for name, value in found["gradients"].items() if "weight" in name)
+
+
+@pytest.mark.parametrize("name", ranked.CHANGES)
+def test_each_fault_of_a_collective_changes_what_it_writes(name: str) -> None:
+    before, output = torch.rand(2, 3), torch.rand(2, 3) + 1
+    due = output.clone()
+    ranked.CHANGES[name](output, before)
+
+    assert not torch.equal(output, due)
+
+
+def test_faults_of_ranks_are_drawn_in_collectives_and_in_kernels() -> None:
+    flags = {"aten::mm.out": {"r": ["n9"], "0": ["n9"], "1": ["n9"], "2": ["n9"]}}
+    found = {"ddp": (flags, {"c10d::allreduce_": {"c10d::allreduce"}, "aten::mm.out": {"aten::mm"}})}
+    tasks = list(ranked.drawn(found, 40, "a"))
+
+    assert {task.fault.target for task in tasks if task.fault} == {"c10d::allreduce_", "aten::mm.out"}
+    assert {task.hit for task in tasks} == {(1,), (0, 1)}
+    assert tasks == list(ranked.drawn(found, 40, "a")) != list(ranked.drawn(found, 40, "b"))
+
+
+@pytest.mark.long
+def test_a_culprit_on_two_ranks_is_first(tmp_path: Path) -> None:
+    """In a process of its own: copies of one that has run a backward pass cannot run another."""
+    words = ["--program", "zero", "--draws", "2", "--seed", "a", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "tests.blame.ranked", *words], check=True, cwd=ROOT)
+    healthy, *broken = json.loads((tmp_path / "ranked.json").read_text(encoding="utf-8"))
+
+    assert healthy["answer"] == "RIGHT"
+    assert [one["right"] for one in broken if one["moved"]]
+    assert all(one["right"] for one in broken if one["moved"])
