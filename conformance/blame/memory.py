@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from conformance.numerics.compare import same_bits
 from conformance.numerics.transfer import memory_behind
 from conformance.numerics.trees import mapped, tensors
+
+#: Integers of the size of other numbers. A device copies them by another part of its kernel.
+_INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+#: The memory behind a tensor is read in one piece if it is at most so many times as large.
+_MOST_BESIDE: Final = 2
 
 
 @dataclass(frozen=True)
@@ -95,11 +101,12 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return to_host(_whole(plain)).view(torch.uint8)
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _whole(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return the whole memory behind a tensor as a vector; where possible without a view, which may be wrong."""
-    length = tensor.untyped_storage().nbytes() // tensor.element_size()
+    dtype = dtype or tensor.dtype
+    length = tensor.untyped_storage().nbytes() // dtype.itemsize
     try:
-        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        empty = torch.empty(0, dtype=dtype, device=tensor.device)
         return empty.set_(tensor.untyped_storage(), 0, (length,), (1,))
     except (RuntimeError, NotImplementedError, TypeError):  # a device may have no such call
         return memory_behind(tensor)
@@ -109,11 +116,34 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy on the host.
 
     It is written over zeros. So a device whose copies let the old contents of their target show is read as one with
-    right copies, and only its own copies are wrong.
+    right copies, and only its own copies are wrong. For the same reason numbers are read as integers of their size.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return tensor.to("cpu", copy=True)
-    return torch.empty_like(tensor, device="cpu").zero_().copy_(tensor)
+    found = torch.empty_like(tensor, device="cpu")
+    if tensor.device.type == "cpu" or (whole := _as_integers(tensor)) is None:
+        return found.zero_().copy_(tensor)
+    memory = torch.empty_like(whole, device="cpu").zero_().copy_(whole)
+    length = tensor.untyped_storage().nbytes() // tensor.element_size()
+    numbers = memory.view(torch.uint8)[: length * tensor.element_size()].view(tensor.dtype)
+    return found.copy_(numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()))
+
+
+def _as_integers(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the memory behind a tensor as integers; None if most of it is another's, or no call makes that."""
+    if not tensor.is_floating_point() or tensor.is_conj() or tensor.is_neg() or type(tensor) is not torch.Tensor:
+        return None
+    if tensor.untyped_storage().nbytes() > _MOST_BESIDE * tensor.numel() * tensor.element_size():
+        return None
+    whole = _whole(tensor, _INTEGERS.get(tensor.element_size(), torch.uint8))
+    return None if whole.is_floating_point() else whole
+
+
+def is_misread(right: torch.Tensor, device: torch.device) -> bool:
+    """Return whether numbers of the host that were brought to a device are read there as other ones."""
+    if right.is_floating_point():
+        right = right.contiguous().view(_INTEGERS.get(right.element_size(), torch.uint8))
+    return not same_bits(to_host(right.to(device)), right)
 
 
 def fetched(value: Any) -> Any:

@@ -20,7 +20,7 @@ from .cells import Cells
 from .collectives import Meeting, due, given, written
 from .host_forms import WORKSPACES
 from .local import HOST, Before, Local, judge, judge_collective, outputs_on_host, unwritten
-from .memory import fetched, to_host
+from .memory import fetched, is_misread, to_host
 from .program import Program
 from .recording import Recorder, Step, Trace
 
@@ -77,6 +77,8 @@ def watch(
     except Exception as error:  # noqa: BLE001  what the program raises is a result
         found.error = f"{type(error).__name__}: {error}"
     found.seconds = time.monotonic() - begun - watcher.seconds
+    if judged and (misread := _ends_misread(found, device)) is not None:
+        found.judged.append(misread)
     numbers = [step for step in recorder.trace.steps if step.number_result is not None]
     for name, value in found.ends:
         place = _place(recorder.trace, value, numbers)
@@ -278,7 +280,21 @@ def _is_misread(step: Step, before: Before, beside: list[torch.Tensor]) -> bool:
     Then nothing that is read from it can be trusted, and other calls may only look wrong.
     """
     device = next((tensor.device for tensor in beside if tensor.device.type != HOST.type), HOST)
-    return any(not same_bits(to_host(right.to(device)), plain(right)) for right in _right(step, before))
+    return any(is_misread(plain(right), device) for right in _right(step, before))
+
+
+def _ends_misread(found: Watched, device: torch.device) -> Local | None:
+    """Return a wrong copy if an end that is copied from the device as usual is not what its memory holds."""
+    for _, value in found.ends:
+        if not isinstance(value, torch.Tensor) or value.device.type != device.type or device.type == HOST.type:
+            continue
+        read, right = plain(value), _copied(value)
+        if not same_bits(read, right):
+            step = Step(len(found.trace.steps), torch.ops.aten._to_copy.default, (right,), {"device": HOST})
+            local = judge(step, Before((right,), {"device": HOST}), [read], [])
+            local.before, local.misread = Before((right,), {"device": HOST}), True
+            return local if local.wrong else None
+    return None
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
