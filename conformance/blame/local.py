@@ -167,7 +167,7 @@ def _judge_output(
     compared = compare(actual, host, lambda: _quick(exact), op_class, n)
     if not compared.right and exact is not None:
         compared = compare(actual, host, lambda: exact, op_class, n)
-    if not compared.right and chooses(found.step.function, before.args, before.kwargs, actual, host):
+    if not compared.right and chooses(found.step.function, before.args, before.kwargs, position, actual, host):
         return
     found.note(position, compared)
 

@@ -46,6 +46,9 @@ _WHOLE_TAKES = 4
 #: Elements of a call that is there for its size, and of one that is judged whole; seconds of such a call, and of all of
 #: them. Those that fail are replaced by others, in so many rounds.
 _MOST_OF_A_SIZE, _MOST_WHOLE_OF_A_SIZE, _SECONDS_OF_A_SIZE, _ALL_SIZES, _ROUNDS = 1 << 26, 3 << 21, 1.5, 14.0, 4
+#: Dtypes of these calls. One that the host does not make in its own dtype, or not in time, is made in another, for
+#: which its time counts so many times.
+_DTYPES_OF_A_SIZE = {"bfloat16": 1.0, "float32": 1.5}
 #: Models that have to make a call. What only one of them does is its own affair.
 _FEWEST_MAKERS = 3
 #: Seconds for one call and its mutants.
@@ -278,10 +281,13 @@ def sized(
     makers = collections.Counter(text for calls in found.values() for text in set(map(text_of, calls)))
     weight, seconds = weights(found.values()), {}
     ordinary = [one.spec for one in kept if not one.is_deep]
-    for text in makers.keys() - set(map(text_of, ordinary)):
-        spec = Spec(*json.loads(text))
+    have = set(map(text_of, ordinary))
+    for text, (dtype, times) in itertools.product(makers, _DTYPES_OF_A_SIZE.items()):
+        spec = Spec(*json.loads(text.replace('"bfloat16"', f'"{dtype}"')))
+        if text_of(spec) in have or (dtype != "bfloat16" and '"bfloat16"' not in text):
+            continue
         if sizes_of(spec) is not None and not _why_not(spec, function_of(spec), is_for_size=True):
-            seconds[text] = _estimated(spec, function_of(spec))
+            seconds[text_of(spec)] = times * _estimated(spec, function_of(spec))
     more: list[_Chosen] = []
     for _ in range(_ROUNDS):
         left = _ALL_SIZES - sum(one.seconds for one in more)
@@ -289,7 +295,7 @@ def sized(
         for text in new:
             del seconds[text]
             spec = Spec(*json.loads(text))
-            one = _Chosen(spec, main_dtype(spec), makers[text])
+            one = _Chosen(spec, main_dtype(spec), max(1, makers[text]))
             measure(one, number + len(more), with_mutants=text not in known)
             if one.left_out or one.seconds > _SECONDS_OF_A_SIZE:
                 print(f"left out {spec}: {one.left_out or f'{one.seconds:.1f} s'}", flush=True)

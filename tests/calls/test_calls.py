@@ -227,6 +227,19 @@ def test_the_order_of_the_largest_is_open_if_nobody_asks_for_it() -> None:
     assert wrong(Ran(function, Made((source, 3, -1, True, False), {}), [found[0] * 2, found[1]]), 0)
 
 
+@pytest.mark.parametrize("name", ["max.dim", "sort.default", "topk.default", "max.default"])
+def test_wrong_numbers_that_are_integers_are_no_positions(name: str) -> None:
+    source = torch.arange(12).reshape(3, 4) % 5
+    function = function_of(Spec(f"aten.{name}", [], {}))
+    args = (source,) if name in ("max.default", "sort.default") else (source, 1)
+    found = function(*args)
+    found = list(found) if isinstance(found, tuple) else [found]
+    changed = [torch.where(found[0] > 2, found[0] - 1, found[0]), *found[1:]]
+
+    assert not wrong(Ran(function, Made(args, {}), found), 0)
+    assert wrong(Ran(function, Made(args, {}), changed), 0)
+
+
 # --- mutants that only a size shows, on the simulated device ----------------------------------------------------------
 
 

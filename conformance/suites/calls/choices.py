@@ -13,14 +13,17 @@ from .kernels import base_name, bound, named
 
 
 def chooses(
-    function: Any, args: Sequence[Any], kwargs: dict[str, Any], actual: torch.Tensor, host: torch.Tensor
+    function: Any, args: Sequence[Any], kwargs: dict[str, Any], position: int, actual: torch.Tensor, host: torch.Tensor
 ) -> bool:
-    """Return whether other positions than the host's choose equal numbers, or the same ones in an open order."""
+    """Return whether other positions than the host's choose equal numbers, or the same ones in an open order.
+
+    ``position`` is that of the output: the numbers come first, and then where they were. Both may be integers.
+    """
     if base_name(function) not in named("choices"):
         return False
     names = bound(function, args, kwargs)
     is_unordered = base_name(function) == "topk" and not names["sorted"]
-    if actual.dtype is not torch.int64:
+    if position == 0 and base_name(function) not in ("argmax", "argmin"):
         return is_unordered and _are_same(actual, host, names["dim"], is_unordered=True)
     source, dim = plain(names["self"]), names.get("dim", -1)
     if not source.dim():

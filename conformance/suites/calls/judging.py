@@ -131,7 +131,7 @@ def _wrong_part(function: Any, part: Part) -> str:
         if (actual.shape, actual.dtype) != (due.shape, due.dtype):
             return f"output {position} is {tuple(actual.shape)} {actual.dtype}, not {tuple(due.shape)} {due.dtype}"
         compared = compare(actual, plain(due), lambda at=position: oracle.leaf(at), op_class, length)  # type: ignore[misc]
-        if not compared.right and not chooses(function, part.args, part.kwargs, actual, due):
+        if not compared.right and not chooses(function, part.args, part.kwargs, position, actual, due):
             return f"output {position}, in the part that is judged: {compared}"
     return ""
 
