@@ -107,6 +107,10 @@ INSTRUMENTS = (
         packages=(("transformers", "transformers"),),
     ),
     Instrument(
+        "blame-ranks", "5", "The same on two ranks, in kernels and in collectives.",
+        (("-m", "tests.blame.ranked", "--out", f"{KEPT}/blame"),), at_night=("--draws", "20"),
+    ),
+    Instrument(
         "blame-healthy", "15", "Devices that are right: is anybody blamed, and is honest rounding called rounding?",
         (("-m", "tests.blame.healthy"),), at_night=("--runs", "70", "--rounding", "5"),
         packages=(("transformers", "transformers"),),
@@ -114,6 +118,11 @@ INSTRUMENTS = (
     Instrument(
         "calls", "15", "Traces transformers' models again, and chooses the calls of the area calls.",
         (("-m", "tests.calls.run"),), at_night=("--coverage",), packages=(("transformers", "transformers"),),
+    ),
+    Instrument(
+        "calls-held-out", "5", "Faults that only a size shows, in calls of architectures that the sample did not see.",
+        (("-m", "tests.calls.held_out"),), default=("--seed", "nightly"), at_night=("--seed", "nightly"),
+        packages=(("transformers", "transformers"),),
     ),
     Instrument(
         "do-nothing", "15", "Every case on an accelerator that does nothing: which pass, and may they?",

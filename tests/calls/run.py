@@ -51,8 +51,8 @@ _MOST_OF_A_SIZE, _MOST_WHOLE_OF_A_SIZE, _SECONDS_OF_A_SIZE, _ALL_SIZES, _ROUNDS 
 _DTYPES_OF_A_SIZE = {"bfloat16": 1.0, "float32": 1.5}
 #: Models that have to make a call. What only one of them does is its own affair.
 _FEWEST_MAKERS = 3
-#: Seconds for one call and its mutants.
-_PATIENCE = 20
+#: Seconds for one call and its mutants; some kernels are slow on the host in 16 bits.
+_PATIENCE = 12
 #: Processor seconds of a call and its check from which on it is a call of the deep tier, and those of all others.
 ORDINARY, _ALL_ORDINARY = 0.12, 24.0
 #: Seconds beyond which not even the deep tier has a call.
