@@ -50,6 +50,8 @@ COLLECTIVES = tuple(
 )  # fmt: skip
 #: Seconds of a processor for one blame without its ranks; the ranks wait for each other.
 _LIMIT = 60
+#: Letters of what a rank has said that are shown.
+_SAID = 600
 #: Numbers of which one draw is a collective's fault.
 _EVERY = 2
 
@@ -245,7 +247,7 @@ class ForkedRanks(RankRuns):
             ranks = [self._start(rank, what, accelerator, Path(folder)) for rank in range(self.ranks)]
             until = time.monotonic() + self.limit
             ends: dict[int, int] = {}
-            while len(ends) < len(ranks) and time.monotonic() < until:
+            while len(ends) < len(ranks) and time.monotonic() < until and not any(ends.values()):
                 waited = (os.waitpid(pid, os.WNOHANG) for pid in ranks if pid not in ends)
                 ends |= {pid: status for pid, status in waited if pid}
                 time.sleep(0.005)
@@ -258,6 +260,9 @@ class ForkedRanks(RankRuns):
         if pid := os.fork():
             return pid
         try:
+            os.dup2(os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT), 2)
+            # A fork leaves PyTorch's pool of threads broken, and two threads that mend it at once end the process.
+            torch.set_num_threads(1)
             forks.limit(_LIMIT, patience=2)
             program = Program(self.program, PROGRAMS[self.program])
             if accelerator == "cpu":
@@ -266,7 +271,7 @@ class ForkedRanks(RankRuns):
             with self.inside(rank):
                 be_rank(rank, program, accelerator, self.ranks, seed=self.seed, what=what, folder=folder)
         except BaseException as error:  # the other process says so
-            Path(folder, f"{rank}.log").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+            os.write(2, f"{type(error).__name__}: {error}".encode())
         finally:
             os._exit(1)
 
@@ -275,7 +280,7 @@ def _read(folder: Path, rank: int, status: int) -> Any:
     file, log = folder / f"{rank}.pickle", folder / f"{rank}.log"
     if file.exists():
         return pickle.loads(file.read_bytes())
-    why = log.read_text(encoding="utf-8") if log.exists() else "it has said nothing"
+    why = log.read_text(encoding="utf-8", errors="replace").strip()[:_SAID] if log.exists() else "it has said nothing"
     raise SetupError(f"rank {rank} has ended with status {os.waitstatus_to_exitcode(status)}: {why}")
 
 
