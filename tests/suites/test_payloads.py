@@ -67,9 +67,10 @@ def test_a_factor_lost_at_the_end_of_a_long_list_is_wrong(monkeypatch: pytest.Mo
 
 
 def test_compiled_tables_are_exact_on_the_host_and_have_names_of_their_own() -> None:
-    rows = (*tables.EXACT, *tables.WRITING)
+    rows = (*tables.EXACT, *tables.WRITING, *tables.WIDE, *tables.RUNNING)
     given = tables.operands()
     wide = given._replace(special=given.special.double(), halves=given.halves.double())
+    wide = wide._replace(**{name: getattr(given, name).double() for name in ("terms", "factors", "climbing")})
 
     assert len({name for name, *_ in rows}) == len(rows)
     assert set(tables.SIGNED) <= {name for name, *_ in rows}

@@ -5,7 +5,9 @@ Each has the operator and the dtype that a device has to claim. ``EXACT`` and ``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,7 @@ from conformance.accelerators.capabilities import Cell, Mode
 
 
 class Operands(NamedTuple):
-    """Inputs of the exact functions, each but the index with nine rows of nine elements."""
+    """Inputs of the exact functions: nine rows of nine elements, an index of nine, and three long rows of the rest."""
 
     special: torch.Tensor
     halves: torch.Tensor
@@ -23,6 +25,13 @@ class Operands(NamedTuple):
     divisors: torch.Tensor
     bytes: torch.Tensor
     index: torch.Tensor
+    terms: torch.Tensor
+    factors: torch.Tensor
+    climbing: torch.Tensor
+
+
+#: Elements of a long row.
+_ROW = 4096
 
 
 def operands() -> Operands:
@@ -30,6 +39,9 @@ def operands() -> Operands:
     steps = torch.arange(-40, 41).view(9, 9)
     values = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.25, 1e-30, 3e38])
     divisors = steps % 7 - 3
+    long = torch.arange(3 * _ROW).view(3, _ROW)
+    factors = torch.tensor([2, 2, 2, 0.5, 0.5, 0.5, 1])[long % 7]  # no product of the first ones is large or small
+    column = long % _ROW
     return Operands(
         special=values.repeat(9).view(9, 9).t().contiguous(),
         halves=steps / 4,
@@ -37,10 +49,16 @@ def operands() -> Operands:
         divisors=torch.where(divisors == 0, -5, divisors),
         bytes=(steps * 3 + 128).to(torch.uint8),
         index=torch.tensor([-1, 3, -9, 0, 8, -4, 2, -2, -7]),
+        terms=(long * 37 % 81 - 40).float(),
+        factors=torch.where(long * 1009 % 4099 % 2 == 0, factors, -factors),
+        # Distinct numbers that become larger; the smaller of two adds nothing in a logsumexp.
+        climbing=((long * 37 % 101 + column // 16) * _ROW + column).float() * 128,
     )
 
 
 Function = Callable[[Operands], torch.Tensor]
+#: (name, operator, dtype, function)
+Row = tuple[str, str, str, Function]
 
 
 def _written(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -71,14 +89,83 @@ def _reduced_by_index(operands: Operands, reduction: str) -> torch.Tensor:
     return (operands.halves / 8).scatter_reduce(0, index, operands.halves.flip(1), reduction)
 
 
+#: Lengths at which running results end: groups of threads hold a power of two.
+_LENGTHS = (65, 100, 129, 257, 1025, _ROW)
+
+
+#: Functions with a running result along long rows. A compiler that has no kernel of its own for them calls the
+#: device's, so nothing stands beside them that it would have to write: each graph with a new kernel takes a second.
+_SCANS: tuple[tuple[str, str, Callable[[Operands, int], torch.Tensor]], ...] = (
+    ("cumsum", "cumsum", lambda o, length: o.terms[:, :length].cumsum(-1)),
+    ("cumsum of columns", "cumsum", lambda o, length: o.terms.t()[:length].cumsum(0)),
+    ("cumprod", "cumprod", lambda o, length: o.factors[:, :length].cumprod(-1)),
+    ("cummax", "cummax", lambda o, length: o.climbing[:, :length].cummax(-1).values),
+    ("places of cummax", "cummax", lambda o, length: o.climbing[:, :length].cummax(-1).indices),
+    ("cummin", "cummin", lambda o, length: o.climbing[:, :length].cummin(-1).values),
+    ("logcumsumexp", "logcumsumexp", lambda o, length: o.climbing[:, :length].logcumsumexp(-1)),
+)  # fmt: skip
+
+
+def _running() -> Iterator[Row]:
+    for name, operator, run in _SCANS:
+        for length in _LENGTHS if name == operator == "cumsum" else (65, 1025):
+            yield f"{name} of {length} numbers", operator, "float32", partial(run, length=length)
+
+
+#: Quotients and remainders of a tensor: (name, operator, function).
+_DIVISIONS: tuple[tuple[str, str, Callable[[torch.Tensor, Any], torch.Tensor]], ...] = (
+    ("floor_divide", "floor_divide", torch.floor_divide),
+    ("remainder", "remainder", torch.remainder),
+    ("fmod", "fmod", torch.fmod),
+    ("floored div", "div.floor_rounding", lambda x, divisor: torch.div(x, divisor, rounding_mode="floor")),
+    ("truncated div", "div.trunc_rounding", lambda x, divisor: torch.div(x, divisor, rounding_mode="trunc")),
+)
+
+
+def _dividends(operands: Operands) -> torch.Tensor:
+    """Return integers of both signs: small ones, and some that float64 does not hold."""
+    return torch.where(operands.index > 0, (operands.integers << 35) + operands.divisors, operands.integers % 41 - 20)
+
+
+def _by_number(operands: Operands, divide: Any, number: int) -> torch.Tensor:
+    return divide(_dividends(operands), number)
+
+
+def _by_tensor(operands: Operands, divide: Any, number: int) -> torch.Tensor:
+    """Divide by a tensor without dimensions, which holds this number."""
+    return divide(_dividends(operands), operands.divisors[0, 4] - 3 + number)
+
+
+def _of_tensor(operands: Operands, divide: Any, number: int) -> torch.Tensor:
+    """Divide a tensor without dimensions by many."""
+    return divide(operands.integers[0, 0] * number, operands.divisors)
+
+
+def _divided() -> Iterator[Row]:
+    """Yield quotients and remainders by numbers, by tensors without dimensions, and of such tensors."""
+    ways = (
+        ("by a number", _by_number, (3, -4)),  # for a power of two, compilers shift
+        ("by one tensor", _by_tensor, (3,)),
+        ("of one tensor", _of_tensor, (1,)),
+    )
+    for (name, operator, divide), (how, run, numbers) in itertools.product(_DIVISIONS, ways):
+        for number in numbers:
+            yield f"{name} {how}, {number}", operator, "int64", partial(run, divide=divide, number=number)
+
+
+def _far_places(operands: Operands) -> torch.Tensor:
+    """Return the places of nine by nine elements in a matrix whose rows are longer than 32 bits count."""
+    steps = _range(operands, 9)
+    return steps[:, None] * _FAR + (steps + operands.index) % 9
+
+
 def _signs(operands: Operands) -> torch.Tensor:
     """Return rows of 576 numbers 1 and -1 in turn, computed: their mean is 0, and their variance 1."""
     parity = (operands.integers[:, :8] % 2).to(torch.float32) * 2 - 1
     return parity.flatten().repeat(2, 8)
 
 
-#: (name, operator, dtype, function)
-EXACT: tuple[tuple[str, str, str, Function], ...] = (
+EXACT: tuple[Row, ...] = (
     ("round", "round", "float32", lambda o: torch.round(o.halves)),
     ("floor", "floor", "float32", lambda o: torch.floor(o.halves)),
     ("ceil", "ceil", "float32", lambda o: torch.ceil(o.halves)),
@@ -137,7 +224,7 @@ EXACT: tuple[tuple[str, str, str, Function], ...] = (
 
 #: Exact functions that write. They have a graph of their own: beside fifty others, inductor 2.13 once ended the process
 #: on the host, and once gave wrong sums there.
-WRITING: tuple[tuple[str, str, str, Function], ...] = (
+WRITING: tuple[Row, ...] = (
     ("writes at negative indices", "index_put", "float32", lambda o: _written(o.halves, o.index)),
     ("sums at negative indices", "index_put", "float32",
      lambda o: o.halves.index_put((o.index,), o.halves, accumulate=True)),
@@ -145,7 +232,7 @@ WRITING: tuple[tuple[str, str, str, Function], ...] = (
 
 #: Exact functions of computed values, each of several operators that a compiler joins. The place of the smallest truth
 #: value is left out: inductor 2.13 gives 0 for it on the host.
-CHAINED: tuple[tuple[str, str, str, Function], ...] = (
+CHAINED: tuple[Row, ...] = (
     ("sum of the differences of pairs", "sum", "float32",
      lambda o: (o.halves[0][:, None] - o.halves[1][None, :]).sum()),
     ("sum of the products of pairs", "sum", "float32", lambda o: (o.halves[0][:, None] * o.halves[8][None, :]).sum(0)),
@@ -166,6 +253,47 @@ CHAINED: tuple[tuple[str, str, str, Function], ...] = (
     ("smallest of rows by index", "scatter_reduce.amin", "float32", lambda o: _reduced_by_index(o, "amin")),
     ("products of rows by index", "scatter_reduce.prod", "float32", lambda o: _reduced_by_index(o, "prod")),
 )  # fmt: skip
+
+#: A number beyond 32 bits, and one that float64 does not hold.
+_FAR, _FARTHEST = (1 << 33) + 5, (1 << 53) + 1
+
+
+def _range(operands: Operands, count: int = 300) -> torch.Tensor:
+    return torch.arange(count, device=operands.integers.device)
+
+
+#: Exact functions of integers beyond 32 bits, of ranges and of places that a compiler computes. A range times a
+#: constant is left out if both fit into 32 bits: inductor 2.13 itself multiplies them in 32 bits (pytorch #175966).
+WIDE: tuple[Row, ...] = (
+    ("a range times an integer", "mul", "int64", lambda o: _range(o) * o.integers[8, 7]),
+    ("an integer times a range", "mul", "int64", lambda o: o.integers[0, :, None] * _range(o)),
+    ("a range times a far number", "mul", "int64", lambda o: _range(o) * _FAR + o.integers[8, 8]),
+    ("a range times a sum with a range", "mul", "int64", lambda o: _range(o) * (_range(o) + o.integers[8, 8])),
+    ("a range of far steps", "arange", "int64",
+     lambda o: torch.arange(-5 * _FAR, 4 * _FAR, _FAR, device=o.integers.device) + o.integers),
+    ("a product in int32 made wide", "mul", "int64", lambda o: o.integers.to(torch.int32).to(torch.int64) * 1009),
+    ("the sum of a range and a far number", "add", "int64", lambda o: _range(o, 9) + _FARTHEST + o.divisors),
+    ("the difference of far numbers", "sub", "int64", lambda o: o.integers * _FAR - (o.integers * _FAR + _range(o, 9))),
+    ("<< beyond 32 bits", "bitwise_left_shift", "int64", lambda o: (_range(o, 9) + o.divisors) << 40),
+    (">> from beyond 32 bits", "bitwise_right_shift", "int64", lambda o: (o.integers * _range(o, 9) * _FAR) >> 33),
+    ("rows and columns of far places", "floor_divide", "int64",
+     lambda o: torch.stack([_far_places(o) // _FAR, _far_places(o) % _FAR])),
+    ("elements at computed far places", "__getitem__", "float32",
+     lambda o: o.halves.flatten()[_far_places(o) // _FAR * 9 + _far_places(o) % _FAR]),
+    ("less of far numbers", "lt", "int64", lambda o: o.integers * _FAR < o.divisors),
+    ("place of the smallest far number", "argmin", "int64", lambda o: (o.divisors * _FAR - _range(o, 9)).argmin(-1)),
+    ("sum of far numbers", "sum", "int64", lambda o: (_range(o, 9) * _FAR + o.integers).sum(-1)),
+    ("running sum of far numbers", "cumsum", "int64", lambda o: (_range(o) * _FAR - o.integers[0, 1]).cumsum(0)),
+    ("sum of a long range", "sum", "int64", lambda o: (_range(o, 100_000) + o.integers[8, 8]).sum()),
+    ("clamp of far numbers", "clamp", "int64", lambda o: torch.clamp(o.integers * _FAR, -_FAR * 3, _FARTHEST)),
+    ("far numbers made float", "mul", "int64", lambda o: (_range(o, 9) * o.divisors * 2**40).to(torch.float32)),
+    ("// of a number by integers", "floor_divide", "int64", lambda o: -(10**12) // o.divisors),
+    ("% of a number by integers", "remainder", "int64", lambda o: -(10**12) % o.divisors),
+    *_divided(),
+)  # fmt: skip
+
+#: Exact functions with a running result: the last numbers of a row lie behind the first group of threads.
+RUNNING: tuple[Row, ...] = tuple(_running())
 
 #: Exact functions whose zeros have a sign that PyTorch defines: it is copied or taken from the other operand.
 SIGNED = ("neg", "where", "copysign")
@@ -215,6 +343,7 @@ ARRANGED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = 
     ("topk", "topk", lambda x: x.topk(2, 0).values),
     ("sort", "sort", lambda x: x.sort(0).values),
     ("cumsum", "cumsum", lambda x: x.cumsum(0)),
+    ("logcumsumexp of long rows", "logcumsumexp", lambda x: x.t().reshape(7, -1).logcumsumexp(-1)),
     ("softmax", "softmax", lambda x: x.softmax(0)),
     ("norm", "linalg.vector_norm", lambda x: torch.linalg.vector_norm(x, dim=0)),
     ("sum of columns", "sum", lambda x: x.sum(0)),

@@ -252,7 +252,7 @@ def test_special(accelerator, declaration, check, device):
 
     for what, actual, wanted in zip(_ELEMENTWISE, found, all_of(left, right), strict=True):
         _check_same(check, what, actual.cpu(), wanted)
-    for table in (tables.EXACT, tables.WRITING, tables.CHAINED):
+    for table in (tables.EXACT, tables.WRITING, tables.CHAINED, tables.WIDE, tables.RUNNING):
         _check_exact(accelerator, declaration, check, device, table)
 
 
