@@ -333,6 +333,27 @@ std::vector<at::Tensor> written_tensors(const OpProfile& profile, const Stack& s
   return written;
 }
 
+// Whether the lists of an optimizer, its first arguments, hold numbers of one dtype with 16 bits.
+bool all_half(const OpProfile& profile, const Stack& stack) {
+  std::unordered_set<c10::ScalarType> found;
+  auto first = stack.size() - profile.argument_types.size();
+  for (size_t i = 0; i < 3; ++i) for_each_tensor(stack[first + i], [&](const at::Tensor& t) { found.insert(t.scalar_type()); });
+  return found.size() == 1 && c10::isReducedFloatingType(*found.begin());
+}
+
+// Runs a kernel on copies in float32, and rounds what it wrote.
+void in_float32(const OpProfile& profile, Stack& stack, const Kernel& kernel) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  auto first = stack.size() - profile.argument_types.size();
+  for (size_t i = 0; i < 3; ++i) {
+    stack[first + i] = map_tensors(stack[first + i], [&](const at::Tensor& t) {
+      return copies.emplace_back(t, t.to(at::kFloat)).second;
+    });
+  }
+  kernel(stack);
+  for (const auto& [narrow, wide] : copies) narrow.copy_(wide);
+}
+
 }  // namespace
 
 void run_on_host(const c10::OperatorHandle& op, const OpProfile& profile, Stack& stack, c10::DeviceIndex device) {
@@ -344,12 +365,17 @@ void run_on_host(const c10::OperatorHandle& op, const OpProfile& profile, Stack&
   at::DisableRecordFunctionGuard unrecorded;
   std::optional<BorrowedHostGenerator> borrowed;
   if (profile.draws && profile.generator < 0) borrowed.emplace(device);
-  auto kernel = [&](Stack& s) {
+  auto redispatched = [&](Stack& s) {
     try {
       op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &s);
     } catch (const c10::NotImplementedError&) {
       refuse(profile);
     }
+  };
+  auto kernel = [&](Stack& s) {
+    // The host's kernel in torch 2.13 leaves whole blocks of numbers with 16 bits as they are (pytorch #191763).
+    bool lossy = profile.name == "aten::_fused_sgd_" && all_half(profile, s);
+    lossy ? in_float32(profile, s, redispatched) : redispatched(s);
   };
   if (broken(Switch::kernels_give_zeros)) {
     auto written = written_tensors(profile, stack);

@@ -1,4 +1,4 @@
-"""Cases of the fused kernels of optimizers, called directly with every option and with gradients that do not fit."""
+"""Cases of the fused kernels of optimizers, called directly: options, narrow numbers, gradients that do not fit."""
 
 from __future__ import annotations
 
@@ -53,26 +53,49 @@ KERNELS = {
             {**_SGD, "dampening": 0.4, "maximize": True},
             {**_SGD, "nesterov": True},
             {**_SGD, "is_first_step": True},
+            {**_SGD, "momentum": 0.0},
         ),
         has_steps=False,
+        without_last=lambda options: not options["momentum"],
     ),
     "Adagrad": Kernel("_fused_adagrad_", 1, (_ADAGRAD, {**_ADAGRAD, "maximize": True})),
 }
 
 
+_SHAPES: tuple[tuple[int, ...], ...] = ((33,), (), (5, 7), (4099,))
+#: Lengths in narrow dtypes: a kernel reads blocks of 8, 16 or 32 numbers, and then the rest one by one.
+_LENGTHS = (1, 7, 8, 17, 20, 33, 100)
+
+
+def _required(name: str, dtype: str) -> tuple[Cell, ...]:
+    """Return the cells of a kernel. Of Adagrad, devices may have none, so its plain operators are required."""
+    operators = [FUSED[name]] if name in FUSED else OPTIMIZERS[name].operators
+    return tuple(Cell(f"operators.{operator}", dtype, Mode.TRAINING.value) for operator in operators)
+
+
 def generate() -> list[Case]:
-    """Return a case for each fused kernel. Of Adagrad, devices may have none, so its plain operators are required."""
+    """Return a case for each fused kernel."""
     return [
         Case(
             id=f"optimizers.fused_call[{name}]",
             area="optimizers",
             axes=(("optimizer", name),),
-            requires=tuple(
-                Cell(f"operators.{operator}", "float32", Mode.TRAINING.value)
-                for operator in ([FUSED[name]] if name in FUSED else OPTIMIZERS[name].operators)
-            ),
+            requires=_required(name, "float32"),
         )
         for name in KERNELS
+    ]
+
+
+def generate_narrow() -> list[Case]:
+    """Return a case for each fused kernel and narrow dtype."""
+    return [
+        Case(
+            id=f"optimizers.fused_narrow[{name}-{dtype}]",
+            area="optimizers",
+            axes=(("optimizer", name), ("dtype", dtype)),
+            requires=_required(name, dtype),
+        )
+        for name, dtype in itertools.product(KERNELS, ("float16", "bfloat16"))
     ]
 
 
@@ -81,25 +104,64 @@ def test_fused_call(device, case, check):
     """A fused kernel moves parameters and state as the host's in float64, and refuses gradients that do not fit."""
     name = dict(case.axes)["optimizer"]
     kernel = KERNELS[name]
-    function = getattr(torch, kernel.name, None)
-    if function is None:
-        raise EnvironmentLacks(f"The installed torch has no torch.{kernel.name}.")
+    function = _function(kernel)
     for number, (options, scaled) in enumerate(itertools.product(kernel.options, (False, True))):
         lists = _lists(kernel, options, number)
         for rate in (_RATE, torch.tensor(_RATE)):
             given = {**options, "lr": rate, **(_scales() if scaled else {})}
             label = f"{kernel.name}({_shown(given)})"
             _check(check, function, label, lists, given, device, may_lack=name not in FUSED)
+            if scaled:
+                _check_skipped(check, kernel, function, lists, given, device)
     _check_not_a_number(check, kernel, function, device)
     for (what, wrong), rate in itertools.product(_wrong(lists), (_RATE, torch.tensor(_RATE))):
         given = {**options, "lr": rate}
         _check_refusal(check, function, f"{kernel.name}({_shown(given)}) with {what}", wrong, given, device)
 
 
-def _lists(kernel: Kernel, options: dict[str, Any], seed: int) -> list[list[torch.Tensor]]:
+@cases(generate_narrow)
+def test_fused_narrow(device, case, check):
+    """A fused kernel moves every element of narrow parameters and state as the host's in float64, at every length."""
+    axes = dict(case.axes)
+    name, dtype = axes["optimizer"], getattr(torch, axes["dtype"])
+    kernel = KERNELS[name]
+    function = _function(kernel)
+    shapes = tuple((length,) for length in _LENGTHS)
+    for number, options in enumerate(kernel.options):
+        lists = _lists(kernel, options, 2 * number, shapes)
+        parts = 2 + kernel.states  # steps stay in float32
+        lists = [*([tensor.to(dtype) for tensor in some] for some in lists[:parts]), *lists[parts:]]
+        for scales in ({}, _scales()):
+            given = {**options, "lr": _RATE, **scales}
+            label = f"{kernel.name}({_shown(given)}) in {axes['dtype']}"
+            _check(check, function, label, lists, given, device, may_lack=name not in FUSED)
+
+
+def _function(kernel: Kernel) -> Any:
+    function = getattr(torch, kernel.name, None)
+    if function is None:
+        raise EnvironmentLacks(f"The installed torch has no torch.{kernel.name}.")
+    return function
+
+
+def _check_skipped(check, kernel: Kernel, function, lists, options: dict[str, Any], device: torch.device) -> None:
+    """Check that a step that infinite gradients skip changes no parameter, no state and no number of steps."""
+    infinite = [gradient * torch.inf for gradient in lists[1]]
+    for what, gradients in (("infinite gradients", infinite), ("finite gradients", lists[1])):
+        found = _on([lists[0], gradients, *lists[2:]], device)
+        function(*found, **_on({**options, "found_inf": torch.tensor(1.0)}, device))
+        for position, (some, before) in enumerate(zip(found, lists, strict=True)):
+            for number, (actual, old) in enumerate(zip(some, before, strict=True)):
+                if position != 1:
+                    label = f"{kernel.name}({_shown(options)}) with found_inf and {what}: list {position}"
+                    check.equal(actual.cpu(), old, f"{label}, tensor {number}")
+
+
+def _lists(
+    kernel: Kernel, options: dict[str, Any], seed: int, shapes: tuple[tuple[int, ...], ...] = _SHAPES
+) -> list[list[torch.Tensor]]:
     """Return parameters, gradients, state and steps of tensors with unlike shapes, in float32 on the host."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = ((33,), (), (5, 7), (4099,))
     drawn = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(2 + kernel.states)]
     # Second moments and sums of squares are positive.
     lists = [*drawn[:2], *([tensor.abs() for tensor in some] for some in drawn[2:])]

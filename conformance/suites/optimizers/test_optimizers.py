@@ -85,6 +85,8 @@ def _check_steps(check, name: str, way: str, device: torch.device) -> None:
             near(check, f"{name}({options}), parameter {i}", actual, right, Near.TRAJECTORY)
     if way in ("foreach", "fused"):
         _check_many(check, name, way, device)
+    if way == "fused":
+        _check_skipped(check, name, device)
 
 
 def _check_many(check, name: str, way: str, device: torch.device) -> None:
@@ -97,6 +99,30 @@ def _check_many(check, name: str, way: str, device: torch.device) -> None:
     label = f"{name}({options}), {MANY} parameters"
     actual, right = (torch.stack([parameter.detach() for parameter in some]) for some in (found, exact))
     near(check, label, actual, right, Near.TRAJECTORY)
+
+
+def _check_skipped(check, name: str, device: torch.device) -> None:
+    """Check that a fused step that a gradient scaler skips leaves parameters, state and its number as they were."""
+    with quiet():
+        for options in _options(name, "fused", searched_apart=True):
+            parameters, optimizer = _made(name, "fused", options, device, torch.float32)
+            _step(name, optimizer, parameters, 0)
+            before = _copied(parameters, optimizer)
+            optimizer.grad_scale = torch.tensor(4.0, device=device)
+            optimizer.found_inf = torch.tensor(1.0, device=device)
+            for parameter in parameters:
+                parameter.grad.fill_(torch.inf)
+            optimizer.step()
+            for number, (actual, old) in enumerate(zip(_copied(parameters, optimizer), before, strict=True)):
+                what = f"parameter {number}" if number < len(parameters) else f"state {number - len(parameters)}"
+                check.agree(actual, old, f"{name}({options}): {what} after a step that infinite gradients skip")
+
+
+def _copied(parameters: Parameters, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return copies of the parameters and of every tensor of the state on the host."""
+    state = [value for some in optimizer.state.values() for value in some.values()]
+    tensors = (*parameters, *(value for value in state if isinstance(value, torch.Tensor)))
+    return [tensor.detach().to(HOST, copy=True) for tensor in tensors]
 
 
 @cases(generate("state"))
