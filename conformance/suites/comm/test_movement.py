@@ -99,7 +99,7 @@ def test_empty(check, device, call, rank, world_size, group):
 
 @case("comm.gather", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
 def test_gather(case, check, device, dtype, rank, world_size, group):
-    """A gather gives any root every part in rank order."""
+    """A gather gives any root every part in rank order, also if the root's own part is there already."""
     inputs = payloads(case, world_size, SIZES["13"], getattr(torch, dtype), MOVED)
 
     for root in range(world_size):
@@ -107,12 +107,17 @@ def test_gather(case, check, device, dtype, rank, world_size, group):
         dist.gather(inputs[rank].to(device), parts, root)
         for source, part in enumerate(parts or ()):
             check.equal(part.cpu(), inputs[source], f"the part of rank {source}")
+        rows = torch.zeros_like(inputs, device=device)
+        rows[rank] = inputs[rank].to(device)
+        dist.gather(rows[rank], list(rows) if rank == root else None, root)
+        for source, part in enumerate(rows if rank == root else ()):
+            check.equal(part.cpu(), inputs[source], f"the part of rank {source} in place")
     check.that(parts is not None or rank != world_size - 1, "the last root has no parts")
 
 
 @case("comm.scatter", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
 def test_scatter(case, check, device, dtype, rank, world_size, group):
-    """A scatter from any root gives every rank its part."""
+    """A scatter from any root gives every rank its part, also if the root keeps its own part in place."""
     inputs = payloads(case, world_size * world_size, SIZES["13"], getattr(torch, dtype), MOVED)
 
     for root in range(world_size):
@@ -120,6 +125,11 @@ def test_scatter(case, check, device, dtype, rank, world_size, group):
         parts = inputs[root * world_size : (root + 1) * world_size]
         dist.scatter(mine, [part.to(device) for part in parts] if rank == root else None, root)
         check.equal(mine.cpu(), parts[rank], f"the part from root {root}")
+        rows = (parts if rank == root else torch.zeros_like(parts)).to(device, copy=True)
+        dist.scatter(rows[rank], list(rows) if rank == root else None, root)
+        check.equal(rows[rank].cpu(), parts[rank], f"the part from root {root} in place")
+        if rank == root:
+            check.equal(rows.cpu(), parts, "the parts that the root has sent")
 
 
 @case("comm.all_to_all", requires=[COMM, COMM_ALL_TO_ALL, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES},

@@ -105,8 +105,14 @@ def _reduce(all_ops: _Call) -> None:
         for place, root in enumerate(call.members):
             buffer = call.mine()
             call.run(dist.reduce, buffer, root, OPS[op])
+            rows = call.given()
+            call.run(dist.reduce, rows[call.me], root, OPS[op])
             if place == call.me:
                 check_reduced(call.check, buffer, call.inputs[:, 0], op)
+                expected = torch.stack([call.inputs[each, each] for each in range(call.size)])
+                check_reduced(call.check, rows[place], expected, op)
+            others = [each for each in range(call.size) if each != call.me]
+            call.check.equal(rows[others].cpu(), call.inputs[call.me, others], f"what lies beside a reduce to {root}")
 
 
 def _gather(call: _Call) -> None:
@@ -115,6 +121,11 @@ def _gather(call: _Call) -> None:
         call.run(dist.gather, call.mine(), parts, root)
         if parts:
             call.check.equal(torch.stack(parts).cpu(), call.inputs[:, 0], f"gather to {root}")
+        rows = call.empty(call.size)
+        rows[call.me] = call.mine()
+        call.run(dist.gather, rows[call.me], list(rows) if place == call.me else None, root)
+        if place == call.me:
+            call.check.equal(rows.cpu(), call.inputs[:, 0], f"gather to {root} in place")
 
 
 def _scatter(call: _Call) -> None:
@@ -122,6 +133,11 @@ def _scatter(call: _Call) -> None:
         buffer = call.empty(1)[0]
         call.run(dist.scatter, buffer, list(call.given()) if place == call.me else None, root)
         call.check.equal(buffer.cpu(), call.inputs[place, call.me], f"scatter from {root}")
+        rows = call.given()
+        call.run(dist.scatter, rows[call.me], list(rows) if place == call.me else None, root)
+        expected = call.inputs[call.me].clone()
+        expected[call.me] = call.inputs[place, call.me]
+        call.check.equal(rows.cpu(), expected, f"scatter from {root} in place")
 
 
 def _all_to_all(call: _Call) -> None:
