@@ -29,9 +29,14 @@ def llama(channels: int) -> Callable[[torch.device], Any]:
     def train(device: torch.device) -> Any:
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        sizes = {"hidden_size": channels, "intermediate_size": 4 * channels, "num_attention_heads": channels // 16}
+        sizes: dict[str, Any] = {
+            "hidden_size": channels,
+            "intermediate_size": 4 * channels,
+            "num_attention_heads": channels // 16,
+        }
         config = LlamaConfig(vocab_size=1000, num_hidden_layers=2, num_key_value_heads=channels // 32, **sizes)
-        model = LlamaForCausalLM(config).to(device)
+        model: Any = LlamaForCausalLM(config)
+        model.to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         ids = torch.arange(128).reshape(2, 64).to(device)
         loss = model(input_ids=ids, labels=ids).loss
