@@ -121,10 +121,11 @@ def _before(cell: Cell, sample: Call) -> Iterator[tuple[str, tuple[Call, ...]]]:
         return
     yield "after other shapes and a refusal", tuple(statements.between(cell, sample))
     turned = sample.with_tensor(first, first.detach().flip(tuple(range(first.dim()))))
-    yield "after other data", (turned,)
+    yield "after other data", (turned.named(change="called before, with other data"),)
     kinds = [dtype for dtype in _DTYPES if dtype is not cell.dtype and dtype in cell.info.dtypes]
     for dtype in kinds[:1]:
-        yield "after another dtype", (_as(sample, cell.dtype, dtype),)
+        other = _as(sample, cell.dtype, dtype).named(change=f"called before, in {dtype}")
+        yield "after another dtype", (other,)
 
 
 def _as(sample: Call, old: torch.dtype, new: torch.dtype) -> Call:
