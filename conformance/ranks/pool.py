@@ -27,6 +27,8 @@ from conformance.reports.model import PROCESSES
 _FORK_SERVER_TIMEOUT = 180.0
 #: Seconds that a rank may take to start. Loading a vendor's stack may compile or probe in every rank.
 _RANK_TIMEOUT = 180.0
+#: Seconds for a connection of this process to itself.
+_LOOPBACK_SECONDS = 10.0
 #: Seconds that a whole start may take; a watchdog around a case has to allow for it.
 START_TIMEOUT = _FORK_SERVER_TIMEOUT + _RANK_TIMEOUT
 #: Number of cases after which a rank is replaced, even if it is healthy.
@@ -397,5 +399,20 @@ def _store() -> Any:
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     except OSError as error:
         raise PoolFailed(f"the ranks' store cannot listen on the loopback: {error.strerror}") from None
+    _check_loopback(listener)
     port = listener.getsockname()[1]
     return TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+
+
+def _check_loopback(listener: socket.socket) -> None:
+    """Raise PoolFailed where the loopback is down, as in a container without a network: a store waits five minutes."""
+    try:
+        # Not to the listener, whose first connection has to be the store's.
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=_LOOPBACK_SECONDS).close()
+    except OSError as error:
+        listener.close()
+        raise PoolFailed(
+            f"ranks cannot reach each other over the loopback: {error.strerror or error}. "
+            "Bring it up with: ip link set lo up"
+        ) from None

@@ -65,3 +65,17 @@ def test_no_port_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PoolFailed, match="the ranks' store cannot listen on the loopback: Address already in use"):
         pool.run(Work("", "", "", "", "", 0, 0, 5.0, ""), 2)
     pool.close()
+
+
+def test_a_loopback_that_is_down_is_one_sentence_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container without a network. The store would wait for five minutes, and again for each case."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    pool = Pool(Hello("cpu", None, [], 0, 0))
+    monkeypatch.setattr(pools.socket, "create_connection", refuse)
+
+    with pytest.raises(PoolFailed, match="cannot reach each other over the loopback: Network is unreachable"):
+        pool.run(Work("", "", "", "", "", 0, 0, 5.0, ""), 2)
+    pool.close()
