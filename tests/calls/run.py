@@ -393,7 +393,7 @@ def _choose(found: dict[str, list[Spec]], seconds: float, *, keep: bool) -> None
     kept = [*(one for one in kept if text_of(one.spec) not in replaced), *more]
     rows = [row for row in written(kept) if telling(row)]
     text = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    data.SAMPLE.writetext_of(f'{{"version":{data.VERSION},"groups":[\n{text}\n]}}\n', encoding="utf-8")
+    data.SAMPLE.write_text(f'{{"version":{data.VERSION},"groups":[\n{text}\n]}}\n', encoding="utf-8")
     data.sample.cache_clear()
     for is_deep in (False, True):
         calls = [one for one in kept if one.is_deep is is_deep]
