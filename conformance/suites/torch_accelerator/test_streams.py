@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from typing import Any
+
 import torch
 
-from conformance.accelerators.capabilities import DEVICE_MULTIPLE, STREAM, SYNCHRONIZE, TORCH_ACCELERATOR
+from conformance.accelerators.capabilities import (
+    DEVICE_MULTIPLE,
+    EVENT,
+    EVENT_TIMING,
+    STREAM,
+    SYNCHRONIZE,
+    TORCH_ACCELERATOR,
+)
 from conformance.judging.finding import environment_lacks, stub
 from conformance.plan.case import case
 from conformance.suites.accelerator.conveyor import Conveyor, numbers, stale
@@ -37,6 +48,66 @@ def test_current_stream(accelerator, device):
                     assert current(away).device_index == away, f"current_stream({away}) is {current(away)}"
             assert current() == before, f"current_stream() stays {current()} after the context"
     check_refuses_others("current_stream", current)
+
+
+def _streams(accelerator: Any, device: torch.device) -> dict[str, tuple[Any, Any]]:
+    """Return streams of both interfaces by name, each with the context in which it is current."""
+    side, other, none = accelerator.Stream(), torch.Stream(device=device), contextlib.nullcontext()
+    return {
+        "the vendor's current stream": (accelerator.current_stream(), none),
+        "the current stream of torch.accelerator": (member("current_stream")(), none),
+        "a stream of the vendor": (side, accelerator.stream(side)),
+        "a torch.Stream": (other, other),
+    }
+
+
+@case("torch_accelerator.events", requires=[TORCH_ACCELERATOR, STREAM, EVENT])
+def test_events(accelerator, declaration, check, device):
+    """Events of the vendor and of torch.Event are recorded in, and waited for by, streams of both interfaces."""
+    options = {"enable_timing": True} if declaration.supports(EVENT_TIMING.cell) else {}
+    events = {
+        "an event of the vendor": lambda: accelerator.Event(**options),
+        "a torch.Event": lambda: torch.Event(device=device, **options),
+    }
+    # A pause of the host would hide a wait that is left out, so the work is several milliseconds long.
+    conveyor, source = Conveyor(accelerator, device, milliseconds=3.0), numbers(device)
+    for (kind, made), (where, there) in itertools.product(events.items(), itertools.permutations(range(4), 2)):
+        streams = list(_streams(accelerator, device).items())
+        (name, (stream, entered)), (reader_name, (reader, reading)) = streams[where], streams[there]
+        start, end, target = made(), made(), torch.full_like(source, -1.0)
+        accelerator.synchronize()
+        with entered:
+            start.record(stream)
+            conveyor.carry(source, target)
+            end.record(stream)
+        end.wait(reader)
+        with reading:
+            missing = stale(target + 0)
+        label = f"{kind}, recorded in {name}"
+        check.that(not missing, f"{reader_name} waited for {label}, and read {missing} elements too early")
+        end.synchronize()
+        check.that(end.query() is True, f"query() of {label} is {end.query()!r} after synchronize()")
+        if options:
+            elapsed = start.elapsed_time(end)
+            check.that(elapsed > 0, f"work between two of {label} takes {elapsed} ms")
+
+
+@case("torch_accelerator.wait_stream", requires=[TORCH_ACCELERATOR, STREAM])
+def test_wait_stream(accelerator, check, device):
+    """A stream of each interface waits for the work of a stream of the other one."""
+    conveyor, source = Conveyor(accelerator, device, milliseconds=3.0), numbers(device)
+    for where, there in itertools.permutations(range(4), 2):
+        streams = list(_streams(accelerator, device).items())
+        (name, (stream, entered)), (reader_name, (reader, reading)) = streams[where], streams[there]
+        target = torch.full_like(source, -1.0)
+        accelerator.synchronize()
+        with entered:
+            conveyor.carry(source, target)
+        reader.wait_stream(stream)
+        with reading:
+            missing = stale(target + 0)
+        check.that(not missing, f"{reader_name} waited for {name}, and read {missing} elements too early")
+    accelerator.synchronize()
 
 
 @case("torch_accelerator.set_stream", requires=[TORCH_ACCELERATOR, STREAM])
