@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
+from conformance.judging.checker import Checker
 from conformance.numerics.trees import mapped
+from conformance.plan.case import Case
+from conformance.suites.compile import tables, test_programs
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.database import database
 from conformance.suites.operators.calls.execution import attempt, call
 from conformance.suites.operators.cell import quiet
 from conformance.suites.operators.inputs import model_sizes
+from conformance.suites.optimizers import test_fused
 
 from .test_operators_detect import run
 
@@ -549,3 +555,140 @@ def test_a_conjugate_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     device = where(lambda _, result: result.numel() > 1 << 16, lambda r: r.view(-1)[1 << 16 :].zero_())
 
     red("conj_physical[complex64-inference]", device, "many blocks", monkeypatch)
+
+
+# --- compiled code ----------------------------------------------------------------------------------------------------
+
+
+def begun_again(found: Any) -> Any:
+    """Return running results whose first one stands again behind the first 64 of a long row."""
+    if not isinstance(found, torch.Tensor):
+        return type(found)(map(begun_again, found))
+    again = found.clone()
+    if found.shape[-1] > 64:
+        again[..., 64] = found[..., 0]
+    return again
+
+
+def in_32_bits(found: torch.Tensor) -> torch.Tensor:
+    """Return integers through 32 bits."""
+    return found.to(torch.int32).to(torch.int64) if found.dtype is torch.int64 else found
+
+
+def not_rounded_down(x: torch.Tensor, divisor: Any) -> torch.Tensor:
+    """Cut a quotient off."""
+    return torch.div(x, divisor, rounding_mode="trunc")
+
+
+class Miscompiled(TorchFunctionMode):
+    """Replaces a function by another, or changes its results."""
+
+    def __init__(self, names: Sequence[str], broken: Callable[..., Any]) -> None:
+        super().__init__()
+        self.names, self.broken = names, broken
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") not in self.names:
+            return func(*args, **(kwargs or {}))
+        if self.broken is not_rounded_down:
+            return self.broken(*args)
+        return self.broken(func(*args, **(kwargs or {})))
+
+
+def check_compiled(table: tuple[tables.Row, ...], names: Sequence[str], broken: Callable[..., Any]) -> None:
+    """Check a table with a compiler that breaks these functions."""
+
+    def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            with Miscompiled(names, broken):
+                return graph(*given)
+
+        return run
+
+    accelerator = SimpleNamespace(get_compile_backend=lambda: compiler)
+    claims = SimpleNamespace(supports=lambda cell: True)
+    test_programs._check_exact(accelerator, claims, Checker(), torch.device("cpu"), table)
+
+
+@pytest.mark.parametrize(
+    ("table", "names", "broken", "message"),
+    [
+        (tables.RUNNING, ["cumsum"], begun_again, "cumsum of 65 numbers"),
+        (tables.RUNNING, ["cumprod"], begun_again, "cumprod of 65 numbers"),
+        (tables.RUNNING, ["cummax"], begun_again, "cummax of 65 numbers"),
+        (tables.RUNNING, ["cummin"], begun_again, "cummin of 65 numbers"),
+        (tables.RUNNING, ["logcumsumexp"], begun_again, "logcumsumexp of 65 numbers"),
+        (tables.WIDE, ["mul", "__mul__", "__rmul__"], in_32_bits, "range times an integer"),
+        (tables.WIDE, ["add", "__add__"], in_32_bits, "far"),
+        (tables.WIDE, ["floor_divide"], not_rounded_down, "floor_divide by a number"),
+    ],
+)
+def test_long_and_wide_numbers_in_compiled_code(
+    table: tuple[tables.Row, ...], names: Sequence[str], broken: Callable[..., Any], message: str
+) -> None:
+    check_compiled(table, ["nothing"], broken)
+
+    with pytest.raises(AssertionError, match=message):
+        check_compiled(table, names, broken)
+
+
+# --- fused optimizers -------------------------------------------------------------------------------------------------
+
+
+def fused(test: Callable[..., None], name: str, **axes: str) -> None:
+    """Run a case of a fused kernel on the host."""
+    test(
+        device=torch.device("cpu"),
+        case=Case(id="", area="", axes=(("optimizer", name), *axes.items())),
+        check=Checker(),
+    )
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_fused_step_that_leaves_whole_blocks_of_narrow_numbers(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = test_fused.KERNELS[name].name
+    right = getattr(torch, kernel)
+
+    def lazy(parameters: list[torch.Tensor], *rest: Any, **options: Any) -> None:
+        before = [parameter.clone() for parameter in parameters]
+        right(parameters, *rest, **options)
+        for parameter, old in zip(parameters, before, strict=True):
+            if parameter.dtype.itemsize == 2:
+                whole = len(parameter) // 16 * 16
+                parameter[:whole] = old[:whole]
+
+    fused(test_fused.test_fused_narrow, name, dtype=dtype)
+    monkeypatch.setattr(torch, kernel, lazy)
+
+    with pytest.raises(AssertionError, match="list 0, tensor 3"):
+        fused(test_fused.test_fused_narrow, name, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_fused_sgd_of_this_torch_is_wrong_for_narrow_numbers_on_the_host(dtype: str) -> None:
+    """If this fails, PyTorch has corrected it: take the waiver away, and the detour of the simulated device."""
+    with pytest.raises(AssertionError, match="list 0, tensor 3"):
+        fused(test_fused.test_fused_narrow, "SGD", dtype=dtype)
+
+
+@pytest.mark.parametrize("name", list(test_fused.KERNELS))
+def test_a_skipped_fused_step_that_moves_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = test_fused.KERNELS[name].name
+    right = getattr(torch, kernel)
+
+    def moves(
+        parameters: list[torch.Tensor], gradients: list[torch.Tensor], states: Any, *rest: Any, **options: Any
+    ) -> None:
+        right(parameters, gradients, states, *rest, **options)
+        if options.get("found_inf") is not None and options["found_inf"]:
+            for state in states:
+                state.mul_(0.5)
+
+    fused(test_fused.test_fused_call, name)
+    monkeypatch.setattr(torch, kernel, moves)
+
+    with pytest.raises(AssertionError, match="found_inf and infinite gradients: list 2"):
+        fused(test_fused.test_fused_call, name)

@@ -11,6 +11,7 @@ import torch
 
 from conformance.accelerators.capabilities import Cell, Mode
 from conformance.judging.finding import EnvironmentLacks
+from conformance.numerics.budgets import unit_roundoff
 from conformance.numerics.nearness import Near, near
 from conformance.numerics.trees import mapped
 from conformance.plan.case import Case, cases
@@ -62,6 +63,9 @@ KERNELS = {
 }
 
 
+_NARROW = (torch.float16, torch.bfloat16)
+#: Roundings of the largest movement that an element may be off: a sum of numbers that cancel keeps those of its terms.
+_ROUNDINGS = 16
 _SHAPES: tuple[tuple[int, ...], ...] = ((33,), (), (5, 7), (4099,))
 #: Lengths in narrow dtypes: a kernel reads blocks of 8, 16 or 32 numbers, and then the rest one by one.
 _LENGTHS = (1, 7, 8, 17, 20, 33, 100)
@@ -206,8 +210,21 @@ def _check(
         for number, (actual, right, old) in enumerate(zip(some, rights, before, strict=True)):
             what = f"{label}: list {position}, tensor {number}"
             near(check, what, actual, right, Near.TRAJECTORY)
+            if actual.dtype in _NARROW:
+                _check_movement(check, what, old.double(), actual.cpu().double(), right, unit_roundoff(actual.dtype))
             if position == 0:
                 check.that(bool((right != old.double()).any()), f"{what} does not move in float64")
+
+
+def _check_movement(check, what: str, old: torch.Tensor, found: torch.Tensor, right: torch.Tensor, unit: float) -> None:
+    """Check that each element has moved as far as in float64, within a quarter of its way and some roundings.
+
+    The bound of ``near`` is wide in 16 bits: it takes an element that has not moved for one that is rounded.
+    """
+    way = (right - old).abs()
+    allowed = way / 4 + unit * (_ROUNDINGS * way.max() + 4 * right.abs())
+    wrong = (found - right).abs() > allowed
+    check.that(not bool(wrong.any()), f"{what}: {int(wrong.sum())} of {wrong.numel()} elements moved another way")
 
 
 def _check_not_a_number(check, kernel: Kernel, function, device: torch.device) -> None:
