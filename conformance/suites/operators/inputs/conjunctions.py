@@ -78,7 +78,7 @@ def _compare(cell: Cell, drawn: Conjunction) -> None:
         cell.check.metric("deterministic", "refused")
 
 
-@source(Mode.INFERENCE, _compare, stage=Stage.FORMS, dtypes=_DTYPES, fixed=True, checked=True)
+@source(Mode.INFERENCE, _compare, stage=Stage.SEVERAL, dtypes=_DTYPES, fixed=True, checked=True)
 def conjunctions(cell: Cell) -> Iterator[Conjunction]:
     """Yield such calls. They are the same in every run."""
     chance = random.Random(f"{cell.info.full_name} {cell.dtype}")

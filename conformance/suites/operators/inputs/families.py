@@ -35,9 +35,11 @@ class Stage(IntEnum):
     INPUTS = 0
     LARGE = 1
     FORMS = 2
-    REFUSALS = 3
+    #: What is unusual in several ways: a simpler call of the same fault is reported first.
+    SEVERAL = 3
+    REFUSALS = 4
     #: What may end the device's context.
-    LAST = 4
+    LAST = 5
 
 
 @dataclass(frozen=True)
