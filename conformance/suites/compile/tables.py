@@ -360,6 +360,91 @@ ARRANGED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = 
 )  # fmt: skip
 
 
+Writes = Callable[[torch.Tensor, torch.Tensor], Any]
+
+
+def _rows_moved_down(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[1:] = x[:-1].clone()
+    return x + y
+
+
+def _rows_moved_up(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[:-1] = x[1:].clone()
+    return x + y
+
+
+def _halves_in_turn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[:4] = x[4:8].clone() * 2
+    x[4:8] = x[:4] + 1
+    return x - y
+
+
+def _read_before_a_write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    mirrored = x.flip(0) + y
+    x.mul_(2)
+    return mirrored
+
+
+def _a_part_that_changes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    y[:2] = x[1:3]
+    x.add_(1)
+    return y
+
+
+def _the_whole_that_changes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    y[0:, :] = x[0:, :]
+    x.add_(1)
+    return y
+
+
+def _list_with_a_mirror(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    torch._foreach_add_([x, y], [x.flip(0), x * 2])
+    return x
+
+
+def _mirror_after_an_index(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.index_put_((torch.arange(9, device=x.device),), x * 2)
+    return x.add_(x.flip(0))
+
+
+def _view_of_bits(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    bits = x.view(torch.int16) * 2
+    bits.sub_(-4)
+    x[:, 2:5] = 2
+    return bits.view(torch.int32)
+
+
+#: Functions that write into memory that they read at other places: (name, operator, function). Inductor 2.13 itself is
+#: wrong in all those of "joined": pytorch #197829, #198131, #198033, #198270 and #198101.
+OVERLAPPING: dict[str, tuple[tuple[str, str, Writes], ...]] = {
+    "alone": (
+        ("a mirrored sum", "add", lambda x, y: x.add_(x.flip(0))),
+        ("rows moved up", "clone", _rows_moved_up),
+        ("rolled rows", "roll", lambda x, y: x.copy_(x.roll(1, 0))),
+        ("halves in turn", "clone", _halves_in_turn),
+        ("a read before a write", "flip", _read_before_a_write),
+        ("a part that changes after its copy", "add", _a_part_that_changes),
+        ("running sums in place", "cumsum", lambda x, y: x.copy_(x.cumsum(0))),
+        ("rows less their sum", "sum", lambda x, y: x.sub_(x.sum(0, keepdim=True))),
+    ),
+    "joined": (
+        ("rows moved down", "clone", _rows_moved_down),
+        ("a whole that changes after its copy", "add", _the_whole_that_changes),
+        ("a list with a mirrored sum", "add", _list_with_a_mirror),
+        ("a mirrored sum after writes by index", "index_put", _mirror_after_an_index),
+        ("a view of bits that change later", "view", _view_of_bits),
+    ),
+}  # fmt: skip
+
+#: Exact functions that inductor 2.13 itself gets wrong on every device: ranges (pytorch #175966), quotients (#197895).
+CONSTANT: tuple[Row, ...] = (
+    ("a range times a number", "mul", "int64", lambda o: _range(o) * 10**9 + o.integers[8, 8]),
+    ("a range of int32 made wide", "mul", "int64", lambda o: _range(o).to(torch.int32).to(torch.int64) * 10**9),
+    ("floats // a number", "floor_divide", "float32", lambda o: torch.floor_divide(o.halves.floor(), 0.1)),
+    ("floats % a number", "remainder", "float32", lambda o: torch.remainder(o.halves.floor(), 0.1)),
+)
+
+
 def claimed(declaration: Any, operator: str, dtype: str) -> bool:
     """Return whether the device claims the operator for a dtype."""
     return bool(declaration.supports(Cell(f"operators.{operator}", dtype, Mode.INFERENCE.value)))

@@ -218,6 +218,35 @@ def test_mutation(accelerator, check, device):
     check.equal(given[3].cpu(), torch.tensor([1.0, 2.0, 3.0, -1.0, -1.0, -1.0]), "the input of a view written to")
 
 
+@case("compile.overlap", requires=[COMPILE, DTYPE.on("float32")], axes={"writes": tuple(tables.OVERLAPPING)},
+      deadline=DEADLINE)  # fmt: skip
+def test_overlap(accelerator, declaration, check, device, writes):
+    """Compiled code that writes where it also reads gives uncompiled results, and leaves the same memory."""
+    rows = [row for row in tables.OVERLAPPING[writes] if tables.claimed(declaration, row[1], "float32")]
+    check.that(bool(rows), "the device claims none of the operators of this case")
+    memory = torch.arange(1.0, 163.0).view(2, 9, 9)
+
+    def all_of(*pairs):
+        return [run(x, y) for (_, _, run), (x, y) in zip(rows, pairs, strict=True)]
+
+    def given(where):
+        return [tuple(each.to(where, copy=True) for each in memory) for _ in rows]
+
+    due, found = given("cpu"), given(device)
+    with plainly(accelerator) as compiled:
+        results_found = compiled(all_of, fullgraph=True)(*found)
+    for (what, *_), result, wanted, here, right in zip(rows, results_found, all_of(*due), found, due, strict=True):
+        check.equal(result.cpu(), wanted, f"the result of {what}")
+        for name, tensor, left in zip("xy", here, right, strict=True):
+            check.equal(tensor.cpu(), left, f"{name} after {what}")
+
+
+@case("compile.constants", requires=[COMPILE], deadline=DEADLINE)
+def test_constants(accelerator, declaration, check, device):
+    """Compiled arithmetic with constants has the bits of uncompiled code: far ranges, and quotients rounded down."""
+    _check_exact(accelerator, declaration, check, device, tables.CONSTANT)
+
+
 #: Functions that compilers write anew, and not as calls of kernels. The order of their operands matters for NaN.
 _ELEMENTWISE = {
     "maximum": torch.maximum,
