@@ -28,8 +28,8 @@ from . import arrangements, elsewhere, large, statements, variants
 from .families import Stage, source
 from .kinds import unlike
 
-#: Numbers from 9900 on are no numbers of other samples.
-_NUMBER = 9900
+#: Numbers from 9950 on are no numbers of other samples.
+_NUMBER = 9950
 #: Calls of a cell: in the dtype of further calls, and in the others.
 _CALLS, _FEW = 6, 3
 #: Lengths of an axis beyond a block, and elements of the largest tensor.
