@@ -6,7 +6,8 @@ import contextlib
 import io
 import random
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +21,14 @@ from conformance.process.state import seed_everything
 from conformance.reports.calls import is_selector
 from conformance.reports.verdict import Reason
 from conformance.suites.operators import cell
+from conformance.suites.operators.calls import database
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.judge.cells import Cell, Failure
 from conformance.suites.operators.judge.script import Unwritable, script
 from conformance.suites.operators.plan.catalogue import generate
 from tests.defects.catalogue import MUTANTS
 from tests.defects.mutant import Mutant
+from tests.faults.overriding import overridden
 from tests.layers import longer
 
 #: Cells whose calls are looked at; the issue of a wrong script was found in each of these.
@@ -164,4 +167,43 @@ def test_the_script_of_a_failed_call_shows_the_defect(mutant: Mutant, sim: Any) 
         text = written(check.failed)
         shown = printed(text)
     assert "DIFFERENT" in shown, f"{check.failed.call}\n{shown}\n{text[:3000]}"
+    assert "DIFFERENT" not in printed(text)
+
+
+def _wrong_on_a_thread(call: Any) -> Any:
+    found = call.run()
+    return found.add_(1) if threading.current_thread() is not threading.main_thread() else found
+
+
+def _wrong_if_deterministic(call: Any) -> Any:
+    found = call.run()
+    return found.add_(1) if torch.are_deterministic_algorithms_enabled() else found
+
+
+@pytest.mark.parametrize("behaviour", [_wrong_on_a_thread, _wrong_if_deterministic])
+def test_a_script_makes_its_call_where_it_failed(behaviour: Callable[[Any], Any], sim: Any) -> None:
+    case, device = all_cells()["operators.atan2[float32-inference]"], torch.device("sim", 0)
+    with overridden({"aten::atan2.out": behaviour}, "PrivateUse1"):
+        check = judged(case, device, sim)
+        assert check.failed is not None
+        text = written(check.failed)
+        assert "DIFFERENT" in printed(text), text[:3000]
+    assert "DIFFERENT" not in printed(text)
+
+
+def test_a_script_makes_the_calls_before(sim: Any) -> None:
+    seen: list[Any] = []
+
+    def keeps_the_first(call: Any) -> Any:
+        found = call.run()
+        seen.append(found.clone())
+        same = len(seen) > 1 and seen[-2].shape == found.shape
+        return found.copy_(seen[-2]) if same else found
+
+    info = database.find("atan2")
+    first = Call(1, torch.rand(3), (torch.rand(3),))
+    again = Call(2, torch.rand(3), (torch.rand(3),), before=(first,))
+    text = written(Failure(again, info))
+    with overridden({"aten::atan2.out": keeps_the_first}, "PrivateUse1"):
+        assert "DIFFERENT" in printed(text)
     assert "DIFFERENT" not in printed(text)

@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from typing import Any, Final, TypeVar
 
 import torch
@@ -38,6 +39,14 @@ WORDS: Final = {
 }
 
 
+class Around(Enum):
+    """What is around a call."""
+
+    THREAD = "another thread"
+    NO_GRAD = "no gradients"
+    DETERMINISTIC = "deterministic algorithms"
+
+
 def unchanged(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor."""
     return tensor
@@ -57,8 +66,9 @@ class Call:
 
     ``process`` removes from a result what the operator leaves open, such as the sign of eigenvectors. ``on_host`` holds
     the positions, in the order of ``tensors``, of tensors that stay on the host whatever the device. A ``certain`` call
-    is of an operator that draws random numbers, with arguments that leave it one result. ``origin`` is the call on the
-    host of which this is a copy on a device: nobody writes its tensors.
+    is of an operator that draws random numbers, with arguments that leave it one result. ``around`` says where it is
+    made, and ``before`` holds calls that are made before it. ``origin`` is the call on the host of which this is a copy
+    on a device: nobody writes its tensors.
     """
 
     number: int
@@ -79,6 +89,8 @@ class Call:
     backward: Any = None
     seed: int = 0
     certain: bool = False
+    around: tuple[Around, ...] = ()
+    before: tuple[Call, ...] = ()
     origin: Call | None = None
 
     @classmethod

@@ -14,7 +14,7 @@ from conformance.numerics.budgets import OF_SUMS, OpClass
 from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.trees import leaves, tensors
 from conformance.suites.operators.calls import execution, sampling
-from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.calls import HOST, Around, Call
 from conformance.suites.operators.calls.database import OnCopy
 from conformance.suites.operators.calls.execution import call, host_gradients, perform, processed
 from conformance.suites.operators.calls.facts import facts
@@ -137,7 +137,7 @@ def second_backward(cell: Cell) -> None:
 @check(Mode.TRAINING, stage=Stage.FORMS, once=True, fixed=True)
 def deterministic(cell: Cell) -> None:
     """Compare one backward while deterministic algorithms are asked for. A device may have none for an operator."""
-    sample = representative(cell.fixed).named(change=elsewhere.DETERMINISTIC)
+    sample = representative(cell.fixed).named(change=elsewhere.DETERMINISTIC, around=(Around.DETERMINISTIC,))
     try:
         with elsewhere.deterministically():
             check_more(cell, sample)

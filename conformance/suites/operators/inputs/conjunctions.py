@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls import execution, repeated_writes
-from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.calls import Around, Call
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
@@ -40,12 +40,9 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 
 @dataclass(frozen=True)
 class Conjunction:
-    """A call, the calls before it, where it is made, and in which form."""
+    """A call, which says what is before and around it, and whether its other forms are compared too."""
 
     call: Call
-    before: tuple[Call, ...] = ()
-    on_a_thread: bool = False
-    deterministic: bool = False
     in_form: bool = False
 
 
@@ -55,7 +52,7 @@ def _compare(cell: Cell, drawn: Conjunction) -> None:
     host_call(cell.info.op, given)  # the host computes it as usual: what is kept of a call is not computed again
 
     def work() -> None:
-        for other in drawn.before:
+        for other in given.before:
             # It may be refused, and other families compare it.
             with contextlib.suppress(Exception):
                 execution.execute(cell.info.op, cell.on(other))
@@ -64,16 +61,16 @@ def _compare(cell: Cell, drawn: Conjunction) -> None:
             variants.forms_of(cell, given)
 
     around: AbstractContextManager[object] = contextlib.nullcontext()
-    if drawn.deterministic:
+    if Around.DETERMINISTIC in given.around:
         around = elsewhere.deterministically()
     try:
         with around:
-            if drawn.on_a_thread:
+            if Around.THREAD in given.around:
                 elsewhere.do_elsewhere(work)
             else:
                 work()
     except RuntimeError as error:
-        if not (drawn.deterministic and elsewhere.refuses_determinism(error)):
+        if not (Around.DETERMINISTIC in given.around and elsewhere.refuses_determinism(error)):
             raise
         cell.check.metric("deterministic", "refused")
 
@@ -90,14 +87,15 @@ def conjunctions(cell: Cell) -> Iterator[Conjunction]:
         if not host_call(cell.info.op, given).comparable:
             continue
         on_a_thread, deterministic, in_form = (chance.random() < share for share in (1 / 3, 1 / 4, 1 / 2))
-        name, before = chance.choice([("", ()), *_before(cell, sample)])
-        where = [name, "on another thread" * on_a_thread, elsewhere.DETERMINISTIC * deterministic]
-        call = replace(
-            given, number=_NUMBER + number, source="unusual in several ways", change=", ".join(filter(None, where))
-        )
-        call.kept.update(given.kept)
+        words, before = chance.choice([("", ()), *_before(cell, sample)])
+        around = (*(elsewhere.ELSEWHERE if on_a_thread else ()), *((Around.DETERMINISTIC,) if deterministic else ()))
+        where = [words, elsewhere.CHANGE * on_a_thread, elsewhere.DETERMINISTIC * deterministic]
+        call = given.named(
+            number=_NUMBER + number, source="unusual in several ways", change=", ".join(filter(None, where)),
+            around=around, before=before,
+        )  # fmt: skip
         # Deterministic algorithms are asked of the host too, which has none for some forms.
-        yield Conjunction(call, before, on_a_thread, deterministic, in_form and not deterministic)
+        yield Conjunction(call, in_form and not deterministic)
 
 
 def _longer(cell: Cell, sample: Call, chance: random.Random) -> Call | None:

@@ -15,7 +15,7 @@ import torch
 
 from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls import execution
-from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.calls import Around, Call
 from conformance.suites.operators.calls.execution import attempt, host_call, settled
 from conformance.suites.operators.judge import oracle
 from conformance.suites.operators.judge.cells import Cell
@@ -31,6 +31,7 @@ _SAMPLES = 3
 _OF_SETTINGS = ("non-contiguous", "expanded along the first dimension")
 #: What is unusual about such a call.
 CHANGE = "on another thread, without gradients"
+ELSEWHERE = (Around.THREAD, Around.NO_GRAD)
 
 
 def do_elsewhere(work: Callable[[], None]) -> None:
@@ -52,7 +53,7 @@ def elsewhere(cell: Cell) -> None:
     def work() -> None:
         _check_kinds(cell)
         for sample in cell.kept("settings", list[Call]):
-            variants.rearranged(cell, sample.named(change=CHANGE), _OF_SETTINGS)
+            variants.rearranged(cell, sample.named(change=CHANGE, around=ELSEWHERE), _OF_SETTINGS)
 
     do_elsewhere(work)
 
@@ -65,12 +66,13 @@ def _check_kinds(cell: Cell) -> None:
     """
     image = variants.image_of(cell)
     for given in [*unlike(cell, cell.fixed, _SAMPLES), *([] if image is None else [image])]:
-        sample = given.named(change=CHANGE)
+        sample = given.named(change=CHANGE, around=ELSEWHERE)
         variants.rearranged(cell, sample, ("non-contiguous",))
         variants.check_forms(cell, sample)
         if isinstance(given.input, torch.Tensor) and given.input.layout is torch.strided and given.input.numel() > 1:
             reversed_ = given.with_tensor(given.input, given.input.detach().flip(tuple(range(given.input.dim()))))
-            variants.rearranged(cell, reversed_.named(change=f"{CHANGE}, reversed"), ("non-contiguous",))
+            again = reversed_.named(change=f"{CHANGE}, reversed", around=ELSEWHERE, before=(sample,))
+            variants.rearranged(cell, again, ("non-contiguous",))
         if len(given.tensors) > 1 and given is not image:
             variants.check_arranged(cell, arrangements.mixed(cell.info, sample))
 
@@ -98,7 +100,7 @@ def refuses_determinism(error: Exception | None) -> bool:
 @check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
 def deterministic(cell: Cell) -> None:
     """Compare one call while deterministic algorithms are asked for. A device may have none for an operator."""
-    sample = representative(cell.fixed).named(change=DETERMINISTIC)
+    sample = representative(cell.fixed).named(change=DETERMINISTIC, around=(Around.DETERMINISTIC,))
     due = host_call(cell.info.op, sample)
     if due.error is not None:
         return

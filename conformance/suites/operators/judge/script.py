@@ -17,7 +17,7 @@ import torch
 
 from conformance.numerics.layout import storage_address
 from conformance.numerics.transfer import has_other_bytes, memory_behind
-from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.calls import Around, Call
 from conformance.suites.operators.calls.database import OnCopy
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.calls.factors import with_positive_diagonal
@@ -58,10 +58,11 @@ def script(failure: Failure, about: str, *, device: str, package: str = "", prof
     ``about`` is the sentence of the first comment, and ``package`` what has to be imported for the device. With
     ``profiled``, the profile of the device's call is printed. Raises Unwritable.
     """
-    text = _Text(failure.call, failure.info).text()
+    text = _surrounded(failure.call, failure.info, _Text(failure.call, failure.info).text())
     head = textwrap.fill(" ".join(about.split())[:600], _WIDTH, initial_indent="# ", subsequent_indent="# ")
     imports = ["from math import inf, nan", ""] if "inf" in text or "nan" in text else []
     imports += ["import base64, zlib"] if "zlib" in text else []
+    imports += ["from concurrent.futures import ThreadPoolExecutor"] if Around.THREAD in failure.call.around else []
     imports += ["import torch", *([f"import {package}"] if package else [])]
     end = _PROFILED if profiled else _COMPARED
     signs = _SIGNS if failure.aspect is Aspect.BITS else ""
@@ -85,6 +86,22 @@ def _near(failure: Failure) -> str:
         return f"rtol=0, atol={failure.allowed}"
     strides = ", check_stride=True" if failure.aspect is Aspect.STRIDES else ""
     return f"rtol=1e-2, atol=1e-2 * size(due){strides}"
+
+
+def _surrounded(call: Call, info: Any, text: str) -> str:
+    """Return the text of a call, with what is made before it and around it."""
+    if not (call.around or call.before) or "def run(device):" not in text:
+        return text
+    before = [_Text(other, info).text() for other in call.before]
+    before = [each for each in before if "def run(device):" in each]
+    functions = [each.replace("def run(", f"def before_{order}(") for order, each in enumerate(before)]
+    run = _AROUND.format(
+        before="".join(f"before_{order}, " for order in range(len(functions))),
+        gradients=Around.NO_GRAD not in call.around,
+        asked='device != "cpu"' if Around.DETERMINISTIC in call.around else "False",
+        made="ThreadPoolExecutor(1).submit(work).result()" if Around.THREAD in call.around else "work()",
+    )
+    return "\n\n".join([*functions, text.replace("def run(", "def call("), run])
 
 
 class _Text:
@@ -360,6 +377,24 @@ def shared(result, inputs):
     return [[address(t) == address(i) is not None for i in inputs] for t in tensors]
 
 
+"""
+#: What is made before a call and around it. The host computes as usual.
+_AROUND = """def run(device):
+    def work():
+        torch.set_num_threads(1)
+        with torch.set_grad_enabled({gradients}):
+            for before in ({before}):
+                try:
+                    before(device)
+                except Exception:
+                    pass
+            return call(device)
+
+    torch.use_deterministic_algorithms({asked})
+    try:
+        return {made}
+    finally:
+        torch.use_deterministic_algorithms(False)
 """
 _COMPARED = (
     _HELPERS
