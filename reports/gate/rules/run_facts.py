@@ -282,8 +282,8 @@ RULES = (
         "G13",
         title="times",
         requirement="The run has a start and an end, in this order. Neither is in the future, older than the profile "
-        "accepts, or older than the baseline. The durations of the cases fit between them, have the digits that a run "
-        "writes, differ, and do not follow from the baseline's.",
+        "accepts, or older than the baseline. The durations of the cases fit between them, differ, and do not follow "
+        "from the baseline's.",
         why="An old run says nothing about today's driver. Invented times are the easiest sign of an invented run.",
         fix="Run again. Set the clock of the machine: a difference of ten minutes is tolerated.",
         check=check_times,
