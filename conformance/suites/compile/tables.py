@@ -116,7 +116,6 @@ def _running() -> Iterator[Row]:
 _DIVISIONS: tuple[tuple[str, str, Callable[[torch.Tensor, Any], torch.Tensor]], ...] = (
     ("floor_divide", "floor_divide", torch.floor_divide),
     ("remainder", "remainder", torch.remainder),
-    ("fmod", "fmod", torch.fmod),
     ("floored div", "div.floor_rounding", lambda x, divisor: torch.div(x, divisor, rounding_mode="floor")),
     ("truncated div", "div.trunc_rounding", lambda x, divisor: torch.div(x, divisor, rounding_mode="trunc")),
 )
@@ -276,17 +275,10 @@ WIDE: tuple[Row, ...] = (
     ("the difference of far numbers", "sub", "int64", lambda o: o.integers * _FAR - (o.integers * _FAR + _range(o, 9))),
     ("<< beyond 32 bits", "bitwise_left_shift", "int64", lambda o: (_range(o, 9) + o.divisors) << 40),
     (">> from beyond 32 bits", "bitwise_right_shift", "int64", lambda o: (o.integers * _range(o, 9) * _FAR) >> 33),
-    ("rows and columns of far places", "floor_divide", "int64",
-     lambda o: torch.stack([_far_places(o) // _FAR, _far_places(o) % _FAR])),
     ("elements at computed far places", "__getitem__", "float32",
      lambda o: o.halves.flatten()[_far_places(o) // _FAR * 9 + _far_places(o) % _FAR]),
     ("less of far numbers", "lt", "int64", lambda o: o.integers * _FAR < o.divisors),
-    ("place of the smallest far number", "argmin", "int64", lambda o: (o.divisors * _FAR - _range(o, 9)).argmin(-1)),
-    ("sum of far numbers", "sum", "int64", lambda o: (_range(o, 9) * _FAR + o.integers).sum(-1)),
-    ("running sum of far numbers", "cumsum", "int64", lambda o: (_range(o) * _FAR - o.integers[0, 1]).cumsum(0)),
-    ("sum of a long range", "sum", "int64", lambda o: (_range(o, 100_000) + o.integers[8, 8]).sum()),
     ("clamp of far numbers", "clamp", "int64", lambda o: torch.clamp(o.integers * _FAR, -_FAR * 3, _FARTHEST)),
-    ("far numbers made float", "mul", "int64", lambda o: (_range(o, 9) * o.divisors * 2**40).to(torch.float32)),
     ("// of a number by integers", "floor_divide", "int64", lambda o: -(10**12) // o.divisors),
     ("% of a number by integers", "remainder", "int64", lambda o: -(10**12) % o.divisors),
     *_divided(),
@@ -420,12 +412,10 @@ OVERLAPPING: dict[str, tuple[tuple[str, str, Writes], ...]] = {
     "alone": (
         ("a mirrored sum", "add", lambda x, y: x.add_(x.flip(0))),
         ("rows moved up", "clone", _rows_moved_up),
-        ("rolled rows", "roll", lambda x, y: x.copy_(x.roll(1, 0))),
         ("halves in turn", "clone", _halves_in_turn),
         ("a read before a write", "flip", _read_before_a_write),
         ("a part that changes after its copy", "add", _a_part_that_changes),
         ("running sums in place", "cumsum", lambda x, y: x.copy_(x.cumsum(0))),
-        ("rows less their sum", "sum", lambda x, y: x.sub_(x.sum(0, keepdim=True))),
     ),
     "joined": (
         ("rows moved down", "clone", _rows_moved_down),
