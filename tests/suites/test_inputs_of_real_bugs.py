@@ -632,6 +632,33 @@ def test_long_and_wide_numbers_in_compiled_code(
         check_compiled(table, names, broken)
 
 
+def on_copies(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
+    """Leave the inputs as they were."""
+    return graph(*mapped(list(given), torch.clone))
+
+
+def stale_results(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
+    """Give the results of a second run, which reads what the first one has written."""
+    kept = mapped(list(given), torch.clone)
+    graph(*kept)
+    graph(*given)
+    return graph(*kept)
+
+
+@pytest.mark.parametrize("writes", list(tables.OVERLAPPING))
+@pytest.mark.parametrize(("broken", "message"), [(on_copies, "after"), (stale_results, "the result of")])
+def test_compiled_code_that_reads_or_writes_other_memory(writes: str, broken: Callable[..., Any], message: str) -> None:
+    def check(run: Callable[..., Any]) -> None:
+        accelerator = SimpleNamespace(get_compile_backend=lambda: lambda graph, _: lambda *given: run(graph, given))
+        claims = SimpleNamespace(supports=lambda cell: True)
+        test_programs.test_overlap(accelerator, claims, Checker(), torch.device("cpu"), writes)
+
+    check(lambda graph, given: graph(*given))
+
+    with pytest.raises(AssertionError, match=message):
+        check(broken)
+
+
 # --- fused optimizers -------------------------------------------------------------------------------------------------
 
 
