@@ -6,6 +6,7 @@ One *controller* owns the report. *Workers* run cases: processes of pytest-xdist
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ def prepare(config: pytest.Config) -> None:
             "Leave that option out; with -n0 the cases run in this process."
         )
     try:
+        if sys.flags.optimize:
+            raise UsageError(
+                "Python runs without assertions (-O or PYTHONOPTIMIZE), and some checks are assertions. Run it without."
+            )
         _reject_options_of_other_plugins(config)
         context = _make_context(config)
     except ConformanceError as error:

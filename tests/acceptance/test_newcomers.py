@@ -105,6 +105,18 @@ def test_without_xdist_one_sentence_says_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in finished.output
 
 
+def test_python_without_assertions_is_one_sentence(tmp_path: Path) -> None:
+    finished = run("--accelerator=cpu", f"--case={COUNT}", "-n0", cwd=tmp_path)
+    without = subprocess.run(
+        [sys.executable, "-O", "-m", "pytest", "--accelerator=cpu", f"--case={COUNT}", "-n0"],
+        capture_output=True, text=True, cwd=tmp_path, env=environment(), check=False,
+    )  # fmt: skip
+
+    assert finished.status == 0, finished.output
+    assert without.returncode == 4
+    assert "Python runs without assertions (-O or PYTHONOPTIMIZE)" in without.stdout + without.stderr
+
+
 def test_x_gives_one_status_with_and_without_workers(tmp_path: Path) -> None:
     (tmp_path / "test_vendor.py").write_text(FAILS)
 

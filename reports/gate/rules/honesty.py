@@ -12,6 +12,7 @@ from conformance.reports.declaration.claims import self_contradiction
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
 from conformance.reports.groups import CaseGroup
+from conformance.reports.matrix import DTYPE_ORDER
 from conformance.reports.model import CaseRecord, DeclaredCell
 from conformance.reports.verdict import Outcome, Reason
 
@@ -40,9 +41,7 @@ def _check_declaration(evidence: GateEvidence) -> Iterator[GateFinding]:
     """Reject claims in words that no declaration has, and a denial of the core."""
     cells = evidence.report.declaration.cells
     if odd := [
-        claim.cell or "(empty)"
-        for claim in cells
-        if not _CELL.fullmatch(claim.cell) or claim.detail not in _details(claim)
+        claim.cell or "(empty)" for claim in cells if not _is_cell(claim.cell) or claim.detail not in _details(claim)
     ]:
         yield reject("G08", f"{counted(len(odd), 'claim')} cannot be declared in these words: {named(odd)}.", odd)
     if silent := [claim.cell for claim in cells if claim.state == UNSUPPORTED and not claim.reason.strip()]:
@@ -55,6 +54,13 @@ def _check_declaration(evidence: GateEvidence) -> Iterator[GateFinding]:
         )
     if denied := sorted(cell for cell in evidence.core_cells if evidence.claims.find(cell).state == UNSUPPORTED):
         yield reject("G08", f"The mandatory core cannot be declared unsupported: {named(denied)}.", denied)
+
+
+def _is_cell(text: str) -> bool:
+    """Return whether a claim can name this cell: its axes are dtypes and a mode, or patterns of them."""
+    found = _CELL.fullmatch(text)
+    parts = re.split("[-,]", found[1]) if found and found[1] else ()
+    return found is not None and all("*" in part or part in _AXES for part in parts)
 
 
 def _details(claim: DeclaredCell) -> frozenset[str]:
@@ -114,7 +120,8 @@ _STATES_OF: Final = {
     Reason.UNDER_DECLARED: UNSUPPORTED,
 }
 #: A cell or a pattern of cells, with its axes. A bare star would claim everything.
-_CELL: Final = re.compile(r"[A-Za-z_][\w.*-]*(\[[\w*.,-]+\])?", re.ASCII)
+_CELL: Final = re.compile(r"[A-Za-z_][\w.*-]*(?:\[([\w*.,-]+)\])?", re.ASCII)
+_AXES: Final = frozenset({*DTYPE_ORDER, "inference", "training"})
 #: Details of claims that are not computed natively.
 _NOT_NATIVE: Final = frozenset({"emulated", "host"})
 #: Details that a claim of each state may have.

@@ -83,6 +83,10 @@ def _check_plugins(report: Report) -> Iterator[GateFinding]:
         yield reject("G12", f"The run loaded plugins that a variable names: {one_line(loaded, 80)}.")
     if preloaded := str(variables.get("LD_PRELOAD", "")):
         yield note("G12", f"The run replaced functions of its libraries (LD_PRELOAD): {one_line(preloaded, 80)}.")
+    if str(variables.get("PYTHONOPTIMIZE", "")) not in ("", "0"):
+        yield reject("G12", "The run was without assertions (PYTHONOPTIMIZE), and some checks are assertions.")
+    if len(set(plugins)) < len(plugins):
+        yield reject("G12", "The file names a plugin twice.")
     if str(variables.get(_FALLBACK, "0")) not in ("", "0"):
         yield note("G12", f"torch computed on the host what the device lacks ({_FALLBACK}).")
     if unknown := [plugin for plugin in plugins if not _PUBLISHED_PLUGIN.fullmatch(plugin)]:
@@ -219,7 +223,7 @@ def _check_devices(evidence: GateEvidence) -> Iterator[GateFinding]:
     report = evidence.report
     devices = report.accelerator.devices
     passed = any(group.outcome is Outcome.PASS for group in report.groups)
-    if isinstance(devices, str) or not 0 < devices <= _MOST_DEVICES or devices != int(devices):
+    if type(devices) is not int or not 0 < devices <= _MOST_DEVICES:
         if passed:
             yield reject("G15", f"Cases passed on a machine with this many devices: {one_line(str(devices), 60)}.")
     elif not (found := _DEVICE.fullmatch(report.accelerator.device)) or int(found[1] or 0) >= devices:
