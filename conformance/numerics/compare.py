@@ -215,9 +215,11 @@ def judged_elements(actual: torch.Tensor, host: torch.Tensor, exact: Exact, op_c
     if not _oracle_differs(host, exact.value):
         allowed = torch.maximum(bound, budget.host * _excused_by_host(host, exact.value, bound))
     error, ratio = _ratio(actual, exact.value, bound)
-    near_host = _ratio(actual, widen(host), bound)[0] <= bound
+    host_error, ratio_to_host = _ratio(actual, widen(host), bound)
+    near_host = host_error <= bound
     differ = (error > allowed) & ~near_host & ~_same_value(actual, exact.value.to(actual.dtype))
-    return Judged(differ, error, allowed, ratio)
+    # What is right because it is near the host's value is as far from it as counts.
+    return Judged(differ, error, allowed, torch.where(near_host, torch.minimum(ratio, ratio_to_host), ratio))
 
 
 def _judged_exactly(

@@ -55,6 +55,8 @@ _FEWEST_MAKERS = 3
 _PATIENCE = 12
 #: Processor seconds of a call and its check from which on it is a call of the deep tier, and those of all others.
 ORDINARY, _ALL_ORDINARY = 0.12, 24.0
+#: Scores of attention from which on a call is of the deep tier: its oracle has some bytes for each, at once.
+_SCORES = 1 << 25
 #: Seconds beyond which not even the deep tier has a call.
 _DEEP = 8.0
 #: Operators whose names in PyTorch's database are no kernel's names.
@@ -268,7 +270,15 @@ def set_tiers(measured: Sequence[_Chosen]) -> None:
     left = _ALL_ORDINARY
     for one in sorted(measured, key=lambda one: one.seconds):
         left -= one.seconds
-        one.is_deep = one.seconds > ORDINARY or left < 0
+        one.is_deep = one.seconds > ORDINARY or left < 0 or scores_of(one.spec) > _SCORES
+
+
+def scores_of(spec: Spec) -> int:
+    """Return how many pairs of rows attention weighs; 0 for other calls."""
+    if "dot_product_attention" not in spec.function:
+        return 0
+    query, key = (spec.args[place]["size"] for place in (0, 1))
+    return math.prod(query[:-1]) * int(key[-2])
 
 
 def sized(

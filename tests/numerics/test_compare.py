@@ -25,6 +25,16 @@ def judge(actual, host, exact, op_class=OpClass.ELEMENTWISE, n=1.0):
     return compare(actual, host, lambda: exactly(exact), op_class, n)
 
 
+def test_what_is_right_because_it_is_near_the_host_has_no_error_beyond_the_budget():
+    host = torch.tensor([1.0, 2.0])
+    near = host + torch.tensor([0.0, 2.0**-22])
+
+    found = judge(near, host, host.double() + 0.01)
+
+    assert found.right
+    assert found.ratio <= 1
+
+
 @pytest.mark.parametrize("op_class", OpClass)
 def test_every_class_has_a_budget(op_class):
     assert budget_of(op_class).host >= 1
