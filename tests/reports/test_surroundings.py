@@ -67,8 +67,9 @@ def test_the_page_shows_the_table_of_each_report_that_has_one() -> None:
 
     found = re.findall(r"Surroundings at which bits change: (\w+), (\w+)", text)
     assert found == [("supa", "float32")]
-    (row,) = re.findall(r'<th scope="row">mv</th>(.*?)</tr>', text)
-    assert re.findall(r'data-label="(\w+)">([^<]*)<', row) == [("batch", "9"), ("rank", "4"), ("stride", "·")]
+    (row,) = re.findall(r"<th scope=row>mv(<td.*?)\n", text)
+    # The names of the columns are for narrow screens, which do not show what is the same.
+    assert re.findall(r'(?:data-label="(\w+)"|class=same)>([^<\n]*)', row) == [("batch", "9"), ("rank", "4"), ("", "·")]
     assert "76 of 79 operators" in text
     without = publish.files(make_columns([PublishedReport(reports[1])]))["index.html"]
     assert "Surroundings at which" not in without
