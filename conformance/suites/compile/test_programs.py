@@ -17,6 +17,8 @@ from . import tables
 from .test_compiled import DEADLINE, check_one_graph, compiling, fresh_compiler, results
 
 HOST = torch.device("cpu")
+#: Wrong numbers that a message shows.
+_SHOWN = 8
 #: They take seconds to import. They are imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx")
 
@@ -48,8 +50,8 @@ def naming_torch(on_host):
         try:
             on_host()
         except AssertionError:
-            said = f"PyTorch's inductor is wrong here on the CPU too: a fault of torch {torch.__version__}"
-            raise AssertionError(f"{error}\n{said}, and not of the device. A waiver may name its issue.") from error
+            said = f"PyTorch's inductor is wrong here on the CPU too: a fault of torch {torch.__version__}, and not of"
+            raise AssertionError(f"{said} the device. A waiver may name its issue.\n{error}") from error
         raise
 
 
@@ -340,7 +342,9 @@ def _check_same(check, what: str, actual: torch.Tensor, wanted: torch.Tensor, *,
     if signed:
         same &= actual.signbit() == wanted.signbit()
     same |= wanted.isnan()
-    check.that(bool(same.all()), f"{what} gives {actual[~same].tolist()}, not {wanted[~same].tolist()}")
+    found, due = (numbers[~same].tolist() for numbers in (actual, wanted))
+    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    check.that(bool(same.all()), f"{what} gives {found[:_SHOWN]}, not {due[:_SHOWN]}{more}")
 
 
 def _distinct(rows: int, columns: int) -> torch.Tensor:
