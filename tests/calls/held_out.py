@@ -1,6 +1,6 @@
 """Hold architectures out, and plant faults in their calls that only a size shows: ``python -m tests.calls.held_out``.
 
-The sample of the area ``calls`` is chosen again without the calls of the architectures that the seed draws. Faults are
+The sample of the area ``calls`` is left without the calls that only the architectures make which the seed draws. Faults are
 drawn among those that a call of theirs meets. A fault is killed if an ordinary case of that sample is wrong with it on
 the simulated device; a sample that is right without a fault is shown too. ``--all`` only counts, by sizes alone, the
 faults that the calls of every architecture meet and that no call of the shipped sample meets.
@@ -26,7 +26,6 @@ from tests.faults import forks
 from tests.faults.fault import Hits
 from tests.faults.overriding import overridden
 
-from . import run as generator
 from .cover import met, operator, sizes_of, text_of
 from .size_faults import KINDS, SizeFault, Sizes, behaviour, faults
 
@@ -35,22 +34,17 @@ _LIMIT = 120
 
 
 def sample_without(held: Sequence[str]) -> list[Spec]:
-    """Return the ordinary calls of a sample that is chosen without the calls of some architectures.
+    """Return the ordinary calls of the sample that an architecture makes which is not held out, in any dtype.
 
-    A call that the shipped sample has was seen to kill its mutants; the others are measured here.
+    That is less than a sample that is chosen anew without these architectures: nothing takes the place of their calls.
     """
-    found = {name: data.calls_of(name) for name in data.architectures() if name not in held}
-    known = {text_of(call): group.is_deep for group in data.sample() for call in group.calls}
-    kept = []
-    for number, one in enumerate(generator.chosen(found)):
-        one.is_deep = known.get(text_of(one.spec), False)
-        if text_of(one.spec) not in known:
-            generator.measure(one, number)
-            one.is_deep = one.seconds > generator.ORDINARY
-        if not one.left_out:
-            kept.append(one)
-    more = generator.sized(found, kept, len(kept), known)
-    return [one.spec for one in (*kept, *more) if not one.is_deep]
+    made = {_plain(call) for name in data.architectures() if name not in held for call in data.calls_of(name)}
+    return [call for group in data.sample() if not group.is_deep for call in group.calls if _plain(call) in made]
+
+
+def _plain(spec: Spec) -> str:
+    """Return a call as a text that is the same in float32 and bfloat16."""
+    return text_of(spec).replace('"bfloat16"', '"float32"')
 
 
 def drawn(specs: Iterable[Spec], count: int, seed: str) -> list[SizeFault]:
