@@ -1,9 +1,9 @@
 """Hold architectures out, and plant faults in their calls that only a size shows: ``python -m tests.calls.held_out``.
 
-The sample of the area ``calls`` is left without the calls that only the architectures make which the seed draws. Faults are
-drawn among those that a call of theirs meets. A fault is killed if an ordinary case of that sample is wrong with it on
-the simulated device; a sample that is right without a fault is shown too. ``--all`` only counts, by sizes alone, the
-faults that the calls of every architecture meet and that no call of the shipped sample meets.
+The sample of the area ``calls`` is left without the calls that only the architectures make which the seed draws.
+Faults are drawn among those that a call of theirs meets. A fault is killed if an ordinary case of that sample is wrong
+with it on the simulated device; an operator that is wrong without a fault is shown too. ``--all`` only counts, by sizes
+alone, the faults that the calls of every architecture meet and that no call of the shipped sample meets.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ class Sizes:
         if operator == "convolution":
             return cls(tuple(result.shape), math.prod(names["weight"].shape[1:]))
         source = _left(names) if operator in _PRODUCTS else names.get("self")
-        if not isinstance(source, torch.Tensor) or not source.dim():
+        makes = operator.startswith("new_") or not result.is_floating_point()  # there is no sum, or an exact one
+        if makes or not isinstance(source, torch.Tensor) or not source.dim():
             return cls(tuple(result.shape))
         terms = source.shape[-1] if operator in _PRODUCTS else source.numel() // max(1, result.numel())
         return cls(tuple(result.shape), max(1, terms))
