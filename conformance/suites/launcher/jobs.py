@@ -64,6 +64,8 @@ class Job:
     output: str
 
 
+#: Times that a job is started whose port another program takes.
+_ATTEMPTS = 3
 #: A process that imports torchrun once, as that takes two seconds, and forks an agent for each host of a job. Each line
 #: of its input is a job. In a job of several hosts, each host has one rank and the first has the store. The status of
 #: the job is the agents' exit status that is furthest from 0; the case judges whether a killed host is an error.
@@ -261,7 +263,7 @@ def _run(folder, program, variables, hosts, *options, arguments=(), under=(), la
     command = ["--no-python", *under, sys.executable, str(script)] if under else [str(script)]
     # Without a folder for logs, torchrun makes one in the temporary folder of the machine and leaves it there.
     logs = f"--log-dir={folder / 'logs-of-torchrun'}"
-    status = _agents(os.getpid()).run({
+    asked = {
         "slowdown": busy,
         "variables": {**known, **variables},
         "options": [logs, *options, "--monitor-interval=0.02", *command, *arguments],
@@ -269,9 +271,21 @@ def _run(folder, program, variables, hosts, *options, arguments=(), under=(), la
         "forked": forked,
         "late": {str(number): str(folder / file) for number, file in (late or {}).items()},
         "output": str(output),
-    })  # fmt: skip
-    facts = {tuple(map(int, path.stem.split("-"))): json.loads(path.read_text()) for path in folder.glob("*-*.json")}
-    return Job(status, facts, output.read_text(encoding="utf-8", errors="replace").strip()[-800:])
+    }
+    for _ in range(_ATTEMPTS):
+        status = _agents(os.getpid()).run(asked)
+        facts = {
+            tuple(map(int, each.stem.split("-"))): json.loads(each.read_text()) for each in folder.glob("*-*.json")
+        }
+        text = output.read_text(encoding="utf-8", errors="replace")
+        if status == 0 or facts or not is_of_a_taken_port(text):
+            break
+    return Job(status, facts, text.strip()[-800:])
+
+
+def is_of_a_taken_port(output):
+    """Return whether another program took the port that torchrun had found free: no rank has begun its work then."""
+    return "eaddrinuse" in output.lower() or "address already in use" in output.lower()
 
 
 def needs_devices(accelerator, device, ranks):
