@@ -21,6 +21,8 @@ from conformance.process.last_call import FIELD, text_of
 
 Found = TypeVar("Found")
 HOST = torch.device("cpu")
+#: What stands between the arrangements of several tensors.
+BESIDE: Final = "; "
 #: Words of selectors for the texts of labels that are in use most often; other texts are shortened by rule.
 WORDS: Final = {
     "non-contiguous": "gaps",
@@ -220,6 +222,11 @@ class Call:
     def key(self) -> str:
         """Return the selector of this call, as ``--case 'ID{sample=3,form=out}'`` takes it."""
         return "{" + ",".join(f"{name}={value}" for name, value in self.words.items()) + "}"
+
+    @property
+    def is_mixed(self) -> bool:
+        """Return whether its tensors lie in memory in different ways: then the strides of a result are open."""
+        return BESIDE in self.arrangement
 
     @functools.cached_property
     def noted(self) -> bytes:

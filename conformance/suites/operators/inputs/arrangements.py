@@ -17,7 +17,7 @@ import torch
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import mapped
-from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.calls import BESIDE, HOST, Call
 from conformance.suites.operators.calls.classes import is_a, op_class
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.calls.facts import facts
@@ -217,7 +217,7 @@ def each(info: Any, sample: Call, choose: Callable[[Sequence[str]], str]) -> Cal
         repeated = may_repeat and not is_written and _is_value(info, sample, tensor)
         chosen.setdefault(id(tensor), choose(["", *OF_INPUTS, *(REPETITIONS if repeated else ())]))
     changes = {**ARRANGEMENTS, **REPETITIONS}
-    name = "; ".join(name or "as usual" for name in chosen.values())
+    name = BESIDE.join(name or "as usual" for name in chosen.values())
     return _arranged_each(sample, name, lambda leaf: changes.get(chosen[id(leaf)]))
 
 

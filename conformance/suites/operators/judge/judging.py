@@ -115,7 +115,8 @@ class Judge:
             return
         (actual, device), (expected, host) = device_run, host_run
         n = self.length(host, expected)
-        self.result(call, actual, expected, oracle, n, strides_of=with_equal_strides(device, host))
+        strides_of = None if call.is_mixed else with_equal_strides(device, host)
+        self.result(call, actual, expected, oracle, n, strides_of=strides_of)
         self.aliasing(call, actual, device, expected, host)
         if cell.values:
             self.inputs(call, device, host, n)
