@@ -34,7 +34,7 @@ from conformance.runner.case_runner import HealthCheck
 from .mutant import Mutant, StandIn
 
 #: Known failures of the simulated accelerator.
-WAIVERS = Path(__file__).parents[2] / "accelerators" / "waivers" / "sim.toml"
+WAIVERS = Path(__file__).resolve().parents[2] / "accelerators" / "waivers" / "sim.toml"
 
 
 @functools.cache
