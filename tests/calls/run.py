@@ -55,6 +55,8 @@ _FEWEST_MAKERS = 3
 _PATIENCE = 12
 #: Processor seconds of a call and its check from which on it is a call of the deep tier, and those of all others.
 ORDINARY, _ALL_ORDINARY = 0.12, 24.0
+#: Elements of all tensors of a call from which on it is of the deep tier: its check holds them in float64, and often.
+_ELEMENTS = 1 << 25
 #: Scores of attention from which on a call is of the deep tier: its oracle has some bytes for each, at once.
 _SCORES = 1 << 25
 #: Seconds beyond which not even the deep tier has a call.
@@ -270,7 +272,8 @@ def set_tiers(measured: Sequence[_Chosen]) -> None:
     left = _ALL_ORDINARY
     for one in sorted(measured, key=lambda one: one.seconds):
         left -= one.seconds
-        one.is_deep = one.seconds > ORDINARY or left < 0 or scores_of(one.spec) > _SCORES
+        is_large = one.spec.elements > _ELEMENTS or scores_of(one.spec) > _SCORES
+        one.is_deep = one.seconds > ORDINARY or left < 0 or is_large
 
 
 def scores_of(spec: Spec) -> int:
