@@ -27,6 +27,9 @@ DTYPE_ORDER: Final = (
     "int32",
     "int64",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "bool",
 )
 
@@ -50,7 +53,7 @@ _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64", "float8
 _SPLIT: Final = (("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16"), ("fp64", "float64"))
 
 _COMPLEX: Final = frozenset({"complex64", "complex128"})
-_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "bool"})
+_WHOLE: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"})
 _NO_DTYPE: Final = MatrixColumn("–", frozenset({None}))
 _SUMMED: Final = (MatrixColumn("cplx", _COMPLEX), MatrixColumn("int\nbool", _WHOLE), _NO_DTYPE)
 #: Layouts from the most detailed to the narrowest. A terminal gets the first that fits. One more column sums up the

@@ -35,7 +35,12 @@ SAMPLE = 8
 
 @cache
 def published(name: str) -> Report:
-    return latest(as_published(name))
+    """Return a published run; that of a simulated device without the cases in which PyTorch itself is wrong."""
+    report = latest(as_published(name))
+    if name == "cpu" or not (known := waivers_of(name)):
+        return report
+    kept = [case for case in report.cases if not any(waiver.covers(case.id) for waiver in known)]
+    return mended(replace(report, cases=tuple(kept)))
 
 
 @cache
