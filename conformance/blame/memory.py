@@ -9,12 +9,10 @@ from typing import Any, Final
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from conformance.numerics.compare import same_bits
+from conformance.numerics.compare import INTEGERS, same_bits
 from conformance.numerics.transfer import memory_behind
 from conformance.numerics.trees import mapped, tensors
 
-#: Integers of the size of other numbers. A device copies them by another part of its kernel.
-_INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: The memory behind a tensor is read in one piece if it is at most so many times as large.
 _MOST_BESIDE: Final = 2
 
@@ -135,14 +133,14 @@ def _as_integers(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     if tensor.untyped_storage().nbytes() > _MOST_BESIDE * tensor.numel() * tensor.element_size():
         return None
-    whole = _whole(tensor, _INTEGERS.get(tensor.element_size(), torch.uint8))
+    whole = _whole(tensor, INTEGERS.get(tensor.element_size(), torch.uint8))
     return None if whole.is_floating_point() else whole
 
 
 def is_misread(right: torch.Tensor, device: torch.device) -> bool:
     """Return whether numbers of the host that were brought to a device are read there as other ones."""
     if right.is_floating_point():
-        right = right.contiguous().view(_INTEGERS.get(right.element_size(), torch.uint8))
+        right = right.contiguous().view(INTEGERS.get(right.element_size(), torch.uint8))
     return not same_bits(to_host(right.to(device)), right)
 
 

@@ -33,7 +33,7 @@ EVIDENCE_OF_EXACTNESS = 16
 LARGEST_HOST_ERROR = 0.25
 
 #: Integer dtypes that carry the bits of a floating-point element, by its size in bytes.
-_CARRIER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 #: Number of elements that are computed exactly before the tensor is judged again. One wrong element ends the work.
@@ -158,7 +158,7 @@ def _carrier(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     if tensor.dtype is torch.complex128:  # no integer has 16 bytes
         tensor = torch.view_as_real(tensor)
-    return tensor.view(_CARRIER[tensor.element_size()])
+    return tensor.view(INTEGERS[tensor.element_size()])
 
 
 def widen(tensor: torch.Tensor) -> torch.Tensor:

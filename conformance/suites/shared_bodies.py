@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
+import pytest
 import torch
 
 from conformance.judging.finding import stub
@@ -181,13 +181,13 @@ def warm_up(accelerator, work, times=1):
 
 
 @contextlib.contextmanager
-def deterministic(monkeypatch: Any) -> Iterator[None]:
+def deterministic() -> Iterator[None]:
     """Allow only kernels that repeat their bits.
 
     The variable is part of this mode: if a matrix library splits sums over a workspace,
     torch.use_deterministic_algorithms refuses products until the variable is set (see torch's documentation).
     """
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         try:

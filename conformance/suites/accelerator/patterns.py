@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-#: Integer dtype that holds the bit patterns of a float dtype, by bytes per element.
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+from conformance.numerics.compare import INTEGERS
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -51,4 +50,4 @@ def edge_values(dtype: torch.dtype) -> torch.Tensor:
     patterns = [sign << (bits - 1) | value for value in positive for sign in (0, 1)]
     # The integer dtypes above are signed, except uint8: a pattern with the top bit set is a negative number.
     signed = [value - (1 << bits) if value >> (bits - 1) and bits > 8 else value for value in patterns]
-    return torch.tensor(signed, dtype=_INTEGERS[bits // 8]).view(dtype)
+    return torch.tensor(signed, dtype=INTEGERS[bits // 8]).view(dtype)

@@ -49,11 +49,11 @@ def value_and_gradient(function, source):
 
 
 @case("accelerator.determinism.repeats", requires=[DETERMINISTIC], axes={"function": sorted(FUNCTIONS)})
-def test_repeats(device, function, monkeypatch):
+def test_repeats(device, function):
     """In deterministic mode a value and its gradient have the same bits four times in a row."""
     source = torch.randn(ROWS, COLUMNS, device=device)
 
-    with deterministic(monkeypatch):
+    with deterministic():
         runs = []
         for _ in range(4):
             runs.append(value_and_gradient(FUNCTIONS[function], source))

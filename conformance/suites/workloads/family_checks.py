@@ -192,9 +192,9 @@ def _indices(output: Any) -> torch.Tensor:
     return next(part for part in output if not part.is_floating_point()).cpu()
 
 
-def check_rerun(check: Any, family: Family, run_device: RunDevice, dtype: str, monkeypatch: Any) -> None:
+def check_rerun(check: Any, family: Family, run_device: RunDevice, dtype: str) -> None:
     """Check that two runs from the same weights and data have the same bits."""
-    with deterministic(monkeypatch):
+    with deterministic():
         runs = [_bits_of(FamilyTrainer(family, run_device, SCHEMES[dtype])) for _ in range(2)]
 
     check_same_bits(check, runs[1], runs[0], "the second run")
@@ -216,7 +216,7 @@ def _bits_of(trainer: FamilyTrainer) -> dict[str, torch.Tensor]:
 
 
 def check_restart(
-    check: Any, family: Family, run_device: RunDevice, dtype: str, declaration: Any, folder: Path, monkeypatch: Any
+    check: Any, family: Family, run_device: RunDevice, dtype: str, declaration: Any, folder: Path
 ) -> None:
     """Check that training from a saved and loaded state continues as training without a break.
 
@@ -224,7 +224,7 @@ def check_restart(
     """
     dropout = DROPOUT if family.dropout and declaration.supports(RNG_STATE.cell) else 0.0
     exactly = declaration.supports(DETERMINISTIC.cell)
-    with deterministic(monkeypatch) if exactly else contextlib.nullcontext():
+    with deterministic() if exactly else contextlib.nullcontext():
         whole, resumed = _with_and_without_break(family, run_device, dtype, dropout, folder)
     _check_trained(check, family, whole)
     if exactly:

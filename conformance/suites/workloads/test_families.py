@@ -33,16 +33,16 @@ def test_train(accelerator, device, declaration, case, check):
 
 
 @cases(planned_families("restart", "training"))
-def test_restart(accelerator, device, declaration, case, check, tmp_path, monkeypatch):
+def test_restart(accelerator, device, declaration, case, check, tmp_path):
     """Training of a model continues from a checkpoint as if it had not been interrupted."""
     run_device = RunDevice(device, accelerator)
-    checks.check_restart(check, _family(case), run_device, case.dtype, declaration, tmp_path, monkeypatch)
+    checks.check_restart(check, _family(case), run_device, case.dtype, declaration, tmp_path)
 
 
 @cases(planned_families("rerun", "training", DETERMINISTIC))
-def test_rerun(accelerator, device, case, check, monkeypatch):
+def test_rerun(accelerator, device, case, check):
     """Two runs of the same training of a model give the same bits."""
-    checks.check_rerun(check, _family(case), RunDevice(device, accelerator), case.dtype, monkeypatch)
+    checks.check_rerun(check, _family(case), RunDevice(device, accelerator), case.dtype)
 
 
 @cases(planned_families("accumulation", "training"))

@@ -40,16 +40,16 @@ def test_train(accelerator, device, declaration, case, check):
 
 
 @cases(planned("gpt.rerun", "training", DETERMINISTIC))
-def test_rerun(accelerator, device, case, check, monkeypatch):
+def test_rerun(accelerator, device, case, check):
     """Two runs of the same training of the language model give the same bits."""
-    training.check_rerun(check, "gpt", RunDevice(device, accelerator), case.dtype, monkeypatch)
+    training.check_rerun(check, "gpt", RunDevice(device, accelerator), case.dtype)
 
 
 @cases(planned("gpt.restart", "training"))
-def test_restart(accelerator, device, declaration, case, check, tmp_path, monkeypatch):
+def test_restart(accelerator, device, declaration, case, check, tmp_path):
     """Training of the language model continues from a checkpoint as if it had not been interrupted."""
     run_device = RunDevice(device, accelerator)
-    training.check_restart(check, "gpt", run_device, case.dtype, declaration, tmp_path, monkeypatch)
+    training.check_restart(check, "gpt", run_device, case.dtype, declaration, tmp_path)
 
 
 @cases(planned("gpt.generate", "inference"))

@@ -63,9 +63,9 @@ def report_training(check: Any, name: str, run: Trajectory, unit: str) -> None:
     check.metric("final_loss", run.losses[-1])
 
 
-def check_rerun(check: Any, name: str, run_device: RunDevice, dtype: str, monkeypatch: Any) -> None:
+def check_rerun(check: Any, name: str, run_device: RunDevice, dtype: str) -> None:
     """Check that two runs from the same weights and data have the same bits."""
-    with deterministic(monkeypatch):
+    with deterministic():
         runs = [_bits_of(Trainer(tasks.task_named(name), run_device, SCHEMES[dtype])) for _ in range(2)]
 
     check_same_bits(check, runs[1], runs[0], "the second run")
@@ -77,9 +77,7 @@ def _bits_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {**weights_of(trainer.model), "losses": torch.tensor(run.losses, dtype=torch.float64)}
 
 
-def check_restart(
-    check: Any, name: str, run_device: RunDevice, dtype: str, declaration: Any, folder: Path, monkeypatch: Any
-) -> None:
+def check_restart(check: Any, name: str, run_device: RunDevice, dtype: str, declaration: Any, folder: Path) -> None:
     """Check that training from a saved and loaded state has the same bits as training without a break.
 
     If the generator's state can be saved, the model has dropout, which the restart must continue. If the accelerator
@@ -93,7 +91,7 @@ def check_restart(
             allowed = bounds_of(dtype).parameters
             check.that(error <= allowed, f"after the restart {parameter} is off by {error:.3g}, allowed {allowed:.3g}")
         return
-    with deterministic(monkeypatch):
+    with deterministic():
         whole, resumed = _with_and_without_break(name, run_device, dtype, dropout, folder)
     check_same_bits(check, resumed, whole, "after the restart")
 

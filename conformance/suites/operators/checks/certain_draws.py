@@ -22,8 +22,8 @@ from conformance.suites.operators.inputs import arrangements, forms
 from conformance.suites.operators.inputs.families import check
 from conformance.suites.operators.judge.cells import Cell
 
-#: Numbers from 9500 on are no numbers of other samples.
-_NUMBER, _SAMPLE_NUMBER, _SPREAD_NUMBER = 9500, 9550, 9600
+#: Numbers from 9450 on are no numbers of other samples.
+_SAMPLE_NUMBER, _NUMBER, _SPREAD_NUMBER = 9450, 9500, 9600
 #: The one number of a range.
 _FIRST = 3
 #: Elements of a draw that is a sample of the cell.

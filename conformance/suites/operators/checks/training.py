@@ -136,15 +136,10 @@ def second_backward(cell: Cell) -> None:
 
 @check(Mode.TRAINING, stage=Stage.FORMS, once=True, fixed=True)
 def deterministic(cell: Cell) -> None:
-    """Compare one backward while deterministic algorithms are asked for. A device may have none for an operator."""
+    """Compare one backward while deterministic algorithms are asked for."""
     sample = representative(cell.fixed).named(change=elsewhere.DETERMINISTIC, around=(Around.DETERMINISTIC,))
-    try:
-        with elsewhere.deterministically():
-            check_more(cell, sample)
-    except RuntimeError as error:
-        if not elsewhere.refuses_determinism(error):
-            raise
-        cell.check.metric("deterministic", "refused")
+    with elsewhere.deterministically(cell):
+        check_more(cell, sample)
 
 
 @source(Mode.TRAINING, check_more, once=True, fixed=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,19 +59,12 @@ def _compare(cell: Cell, drawn: Conjunction) -> None:
         if drawn.in_form:
             variants.forms_of(cell, given)
 
-    around: AbstractContextManager[object] = contextlib.nullcontext()
-    if Around.DETERMINISTIC in given.around:
-        around = elsewhere.deterministically()
-    try:
-        with around:
-            if Around.THREAD in given.around:
-                elsewhere.do_elsewhere(work)
-            else:
-                work()
-    except RuntimeError as error:
-        if not (Around.DETERMINISTIC in given.around and elsewhere.refuses_determinism(error)):
-            raise
-        cell.check.metric("deterministic", "refused")
+    asked = elsewhere.deterministically(cell) if Around.DETERMINISTIC in given.around else contextlib.nullcontext()
+    with asked:
+        if Around.THREAD in given.around:
+            elsewhere.do_elsewhere(work)
+        else:
+            work()
 
 
 @source(Mode.INFERENCE, _compare, stage=Stage.SEVERAL, dtypes=_DTYPES, fixed=True, checked=True)

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.suites.operators.calls import execution
+from conformance.suites import shared_bodies
 from conformance.suites.operators.calls.calls import Around, Call
-from conformance.suites.operators.calls.execution import attempt, host_call, settled
-from conformance.suites.operators.judge import oracle
+from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.threads import on_a_thread
 
 from . import arrangements, variants
+from .comparing import check_call
 from .families import Stage, check
 from .kinds import representative, unlike
 
@@ -83,33 +83,21 @@ DETERMINISTIC = "with deterministic algorithms"
 
 
 @contextmanager
-def deterministically() -> Iterator[None]:
-    """Ask for deterministic algorithms."""
-    torch.use_deterministic_algorithms(True)
+def deterministically(cell: Cell) -> Iterator[None]:
+    """Ask for deterministic algorithms. A device may refuse calls then: torch's documentation allows that."""
     try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def refuses_determinism(error: Exception | None) -> bool:
-    """Return whether an error says that there is no deterministic algorithm, as torch's documentation allows it."""
-    return isinstance(error, RuntimeError) and "determinis" in str(error)
+        with shared_bodies.deterministic():
+            yield
+    except RuntimeError as error:
+        if "determinis" not in str(error):
+            raise
+        cell.check.metric("deterministic", "refused")
 
 
 @check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
 def deterministic(cell: Cell) -> None:
-    """Compare one call while deterministic algorithms are asked for. A device may have none for an operator."""
+    """Compare one call while deterministic algorithms are asked for."""
     sample = representative(cell.fixed).named(change=DETERMINISTIC, around=(Around.DETERMINISTIC,))
-    due = host_call(cell.info.op, sample)
-    if due.error is not None:
-        return
-    device = cell.on(sample)
-    with deterministically():
-        found = settled(attempt(execution.execute, cell.info, device))
-    if refuses_determinism(found.error):
-        cell.check.metric("deterministic", "refused")
-        return
-    if found.error is not None:
-        raise found.error
-    cell.judge.outcome(sample, (found.value, device), (due.value, due.given), oracle.of_forward(cell.info, sample))
+    host_call(cell.info.op, sample)  # the host computes as usual: what is kept of a call is not computed again
+    with deterministically(cell):
+        check_call(cell, sample)
