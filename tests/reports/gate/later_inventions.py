@@ -154,6 +154,8 @@ LATER_INVENTIONS: Final[dict[str, Change]] = {
     "a step in no time": passed("step_ms_median", step_ms_median=0.0, step_ms_p90=0.0),
     "a share of seven": passed("matmul_share", matmul_share=7.0),
     "a share below zero": passed("matmul_share", matmul_share=-0.5),
+    "no graph": passed("graphs", graphs=0),
+    "less than no graph": passed("graphs", graphs=-1),
     "counts with a point": passed("comparisons", comparisons=12.0, samples=12.0),
     "an error beyond the dtype": wherever(
         lambda c: is_operator(c) and c.axes.get("dtype") == "float16", metrics=adding(max_abs=1e300)

@@ -160,7 +160,7 @@ attack("G18", "the call of a failure", cases(is_native, metrics={"call": "{sampl
 attack("G18", "a failure's command on a skip", cases(is_undeclared, repro="pytest --case x"))
 attack("G18", "a result of the probe on a refusal", cases(is_unsupported, metrics={"probe": "wrong"}))
 attack(
-    "G18",
+    "G06",
     "a failure to a stale waiver that nobody has",
     cases(is_native, outcome=Outcome.FAIL, reason=Reason.WAIVER_STALE),
 )
