@@ -57,6 +57,8 @@ OTHERS = {
     "--mutant",
     # those of the tests
     "--part",
+    # that of blame's instrument
+    "--strangers",
     # those of the generated faults
     "--draws",
     "--family",
