@@ -719,3 +719,20 @@ def test_a_skipped_fused_step_that_moves_the_state(name: str, monkeypatch: pytes
 
     with pytest.raises(AssertionError, match="found_inf and infinite gradients: list 2"):
         fused(test_fused.test_fused_call, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "condition"),
+    [
+        ("atan2", lambda call: torch.are_deterministic_algorithms_enabled() and call.tensors[0].storage_offset() > 0),
+        ("atan2", lambda call: torch.are_deterministic_algorithms_enabled() and not torch.is_grad_enabled()),
+        ("index_select", lambda call: torch.are_deterministic_algorithms_enabled() and 0 in call.tensors[0].stride()),
+    ],
+    ids=["offset", "without gradients", "expanded"],
+)
+def test_a_kernel_that_is_wrong_where_two_things_are_unusual(
+    name: str, condition: Callable[[Call], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = where(lambda sample, _: condition(sample), lambda result: result.add_(1))
+
+    red(f"{name}[float32-inference]", device, "unusual in several ways", monkeypatch)
