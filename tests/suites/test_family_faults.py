@@ -273,11 +273,11 @@ def test_a_restart_that_loses_something_is_found(
         sound(self, {**state, lost: fresh[lost]})
 
     family = families()[name]
-    family_checks.check_restart(Checker(), family, place, "float32", DECLARED, tmp_path, monkeypatch)
+    family_checks.check_restart(Checker(), family, place, "float32", DECLARED, tmp_path)
     monkeypatch.setattr(Trainer, "restore", restore)
 
     with pytest.raises(AssertionError, match="after the restart"):
-        family_checks.check_restart(Checker(), family, place, "float32", DECLARED, tmp_path, monkeypatch)
+        family_checks.check_restart(Checker(), family, place, "float32", DECLARED, tmp_path)
 
 
 @pytest.mark.usefixtures("planted")
@@ -293,7 +293,7 @@ def test_running_statistics_that_a_restart_loses_are_found(
     monkeypatch.setattr(Trainer, "restore", restore)
 
     with pytest.raises(AssertionError, match=r"after the restart: .*running"):
-        family_checks.check_restart(Checker(), families()["resnet"], place, "float32", DECLARED, tmp_path, monkeypatch)
+        family_checks.check_restart(Checker(), families()["resnet"], place, "float32", DECLARED, tmp_path)
 
 
 @pytest.mark.usefixtures("planted")
