@@ -77,6 +77,20 @@ def reads_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
     return call(function, sample, **extra)
 
 
+def returns_early(function: Any, sample: Call, **extra: Any) -> Any:
+    """Return what was in memory where there is nothing to read."""
+    result = call(function, sample, **extra)
+    if isinstance(result, torch.Tensor) and not sample.input.numel():
+        result.detach().fill_(7)
+    return result
+
+
+def one_row_for_none(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give a result another size where the input has no rows."""
+    result = call(function, sample, **extra)
+    return result.sum() if isinstance(result, torch.Tensor) and not sample.input.numel() else result
+
+
 @pytest.mark.parametrize(
     ("cell", "family", "habit"),
     [
@@ -85,6 +99,10 @@ def reads_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
         ("topk[float32-inference]", "elsewhere.elsewhere", default_if_expanded),
         ("sin[float32-inference]", "elsewhere.elsewhere", Stale()),
         ("copysign[float32-inference]", "long_axes.long_axes", reads_to_4096),
+        ("prod[float32-inference]", "no_rows.empty_dimensions", returns_early),
+        ("bmm[float32-inference]", "no_rows.empty_dimensions", returns_early),
+        ("cumsum[float32-inference]", "no_rows.empty_dimensions", one_row_for_none),
+        ("logsumexp[float32-training]", "training.empty_dimensions", one_row_for_none),
     ],
 )
 def test_a_fault_under_a_condition_is_red(cell: str, family: str, habit: Any, monkeypatch: pytest.MonkeyPatch) -> None:

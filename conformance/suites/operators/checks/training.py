@@ -26,6 +26,7 @@ from conformance.suites.operators.inputs import (
     large,
     lengths,
     model_sizes,
+    no_rows,
     settings,
     special_inputs,
 )
@@ -149,6 +150,12 @@ def equal_indices(cell: Cell) -> Iterator[Call]:
     if facts(cell.info.name).equal_indices:
         with_indices += settings.with_defaults(cell, representative(cell.fixed, plain=True))
     yield from indices.repeated(cell.info, with_indices)
+
+
+@source(Mode.TRAINING, check_more, once=True, fixed=True)
+def empty_dimensions(cell: Cell) -> Iterator[Call]:
+    """Yield calls without rows in a dimension: gradients of what has no elements, and those of no terms."""
+    yield from no_rows.empty_of(cell)
 
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE, fixed=True)

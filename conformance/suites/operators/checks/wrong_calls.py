@@ -361,7 +361,11 @@ def _shapes(cell: Cell, sample: Call) -> Iterator[Call]:
     for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized:
             continue
-        for name, other in _others(tensor.detach()):
+        changed = list(_others(tensor.detach()))
+        if number == 0 and tensor.dim() and tensor.shape[-1]:
+            # Of no elements there is no largest one.
+            changed.append(("without columns", tensor.detach()[..., :0].clone()))
+        for name, other in changed:
             yield sample.with_tensor(tensor, other).named(change=f"input {number} {name}")
 
 

@@ -352,7 +352,8 @@ def _gaps_of(tensor: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def _addresses(out: Any) -> list[int | None]:
-    return [layout.storage_address(leaf) for leaf in leaves(out)]
+    """Return where outputs are; None for one without elements, which nobody can tell."""
+    return [layout.storage_address(leaf) if leaf.numel() else None for leaf in leaves(out)]
 
 
 def _strides(out: Any) -> list[tuple[int, ...]]:

@@ -46,13 +46,13 @@ def widths_of_one(cell: Cell) -> Iterator[Call]:
     if sample is None:
         return
     number = _NUMBER
-    for given in [sample, *_matrices(cell, sample)]:
+    for given in [sample, *matrices(cell, sample)]:
         for shrunk in _shrunk(cell, given):
             yield replace(shrunk, number=number, source=f"size 1 in dimension {shrunk.source}")
             number += 1
 
 
-def _matrices(cell: Cell, sample: Call) -> list[Call]:
+def matrices(cell: Cell, sample: Call) -> list[Call]:
     """Return another sample whose first tensor is a matrix, where the sample has more dimensions."""
     if sample.input.dim() <= _MATRIX:
         return []
