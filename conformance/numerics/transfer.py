@@ -121,7 +121,7 @@ class _Copier:
             memory = self._moved(memory_behind(source))
         if address:
             self._memory[address, source.dtype] = memory
-        return memory.as_strided(source.shape, source.stride(), source.storage_offset()).detach()
+        return memory.as_strided(source.shape, source.stride(), source.storage_offset())
 
     def _moved(self, source: torch.Tensor) -> torch.Tensor:
         if source.dtype is torch.bool and source.layout is torch.strided and has_other_bytes(source):

@@ -1,4 +1,4 @@
-"""Copies to a device keep lazy bits where the device can have them."""
+"""Copies to a device keep lazy bits where the device can have them, and parts of memory stay parts."""
 
 from __future__ import annotations
 
@@ -47,3 +47,12 @@ def test_a_device_without_complex_tensors_gets_the_values_in_memory():
 
     assert not copy.is_neg()
     assert torch.equal(copy, -torch.arange(6.0))
+
+
+def test_a_copy_of_a_part_of_memory_is_a_view_as_the_users_tensor_is() -> None:
+    copy = transfer.copied(torch.arange(6.0)[2:5], HOST)
+
+    assert copy._is_view()
+    assert copy._base is not None
+    assert copy.storage_offset() == 2
+    assert copy.tolist() == [2, 3, 4]

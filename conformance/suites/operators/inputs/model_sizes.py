@@ -282,6 +282,7 @@ def _softmax(dtype: torch.dtype) -> Iterator[Size]:
 def _row_norm(dtype: torch.dtype) -> Iterator[Size]:
     for rows in _rows(dtype):
         yield Size(rows, ((rows.shape[-1],), positive(rows.shape[-1], dtype=dtype)))
+    yield Size(whole(_ROWS, 2, 3, dtype=dtype), ((2, 3), positive(2, 3, dtype=dtype)))
 
 
 @sizes_of("nn.functional.group_norm")
