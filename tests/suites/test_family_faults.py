@@ -330,11 +330,11 @@ def test_autocast_that_does_nothing_is_found(place: RunDevice, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("planted")
-def test_a_run_with_noise_is_found(place: RunDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_noise_is_found(place: RunDevice) -> None:
     noisy = after(lambda output: output * (1 + 1e-6 * torch.rand_like(output)))
 
     with afflicted("lm_head", noisy), pytest.raises(AssertionError, match="the second run"):
-        family_checks.check_rerun(Checker(), families()["qwen3"], place, "float32", monkeypatch)
+        family_checks.check_rerun(Checker(), families()["qwen3"], place, "float32")
 
 
 @pytest.mark.usefixtures("planted")
