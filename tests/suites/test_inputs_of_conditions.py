@@ -91,6 +91,18 @@ def one_row_for_none(function: Any, sample: Call, **extra: Any) -> Any:
     return result.sum() if isinstance(result, torch.Tensor) and not sample.input.numel() else result
 
 
+def sorts_dimensions(function: Any, sample: Call, **extra: Any) -> Any:
+    """Take the dimensions of a transform in ascending order."""
+    dims = sample.kwargs.get("dim")
+    return call(function, sample.with_argument("dim", sorted(dims)) if isinstance(dims, tuple) else sample, **extra)
+
+
+def nothing_in_an_empty_range(function: Any, sample: Call, **extra: Any) -> Any:
+    """Count nothing between a number and itself, where the range of the values is meant."""
+    result = call(function, sample, **extra)
+    return result.zero_() if sample.kwargs.get("min") == sample.kwargs.get("max") != 0 else result
+
+
 @pytest.mark.parametrize(
     ("cell", "family", "habit"),
     [
@@ -99,6 +111,8 @@ def one_row_for_none(function: Any, sample: Call, **extra: Any) -> Any:
         ("topk[float32-inference]", "elsewhere.elsewhere", default_if_expanded),
         ("sin[float32-inference]", "elsewhere.elsewhere", Stale()),
         ("copysign[float32-inference]", "long_axes.long_axes", reads_to_4096),
+        ("fft.rfftn[float32-inference]", "settings.other_defaults", sorts_dimensions),
+        ("histc[float32-inference]", "settings.other_defaults", nothing_in_an_empty_range),
         ("prod[float32-inference]", "no_rows.empty_dimensions", returns_early),
         ("bmm[float32-inference]", "no_rows.empty_dimensions", returns_early),
         ("cumsum[float32-inference]", "no_rows.empty_dimensions", one_row_for_none),

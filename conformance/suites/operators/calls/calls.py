@@ -178,6 +178,16 @@ class Call:
         """Return how many elements the tensors have together."""
         return sum(tensor.numel() for tensor in self.tensors)
 
+    @property
+    def lists(self) -> list[tuple[int | str, tuple[int, ...]]]:
+        """Return the arguments that are lists of integers, by their places or names."""
+        given: list[tuple[int | str, Any]] = [*enumerate(self.args), *self.kwargs.items()]
+        return [
+            (place, tuple(value))
+            for place, value in given
+            if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value)
+        ]
+
     def found_out(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """Return what ``find`` has returned for these arguments, and call it the first time.
 

@@ -378,9 +378,9 @@ def _changed(cell: Cell, sample: Call) -> Iterator[tuple[Call, bool]]:
             if value != old:
                 other = _with_number(sample, number, value)
                 yield other.named(change=f"number {number} is {value}"), value == _LARGE
-    for place, name, listed in _lists(sample):
+    for place, listed in sample.lists:
         other = sample.with_argument(place, (*listed, *_TAIL))
-        yield other.named(change=f"{name} has {len(listed) + len(_TAIL)} numbers"), False
+        yield other.named(change=f"list {place} has {len(listed) + len(_TAIL)} numbers"), False
 
 
 def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -389,14 +389,6 @@ def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     if tensor.dim() and tensor.shape[0] > 1:
         yield "without its first row", tensor[1:].clone()
     yield "with one dimension more", tensor.unsqueeze(0).clone()
-
-
-def _lists(sample: Call) -> Iterator[tuple[int | str, str, tuple[int, ...]]]:
-    """Yield the place, the name for messages and the value of each argument that is a list of integers."""
-    given: list[tuple[int | str, Any]] = [*enumerate(sample.args), *sample.kwargs.items()]
-    for place, value in given:
-        if isinstance(value, (list, tuple)) and value and all(type(item) is int for item in value):
-            yield place, f"list {place}", tuple(value)
 
 
 def _with_number(sample: Call, position: int, value: float) -> Call:

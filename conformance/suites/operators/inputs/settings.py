@@ -7,6 +7,7 @@ ignores such an argument, takes its neighbour, or rounds it, is right for these.
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import Mode
+from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves, mapped
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
@@ -43,6 +45,8 @@ _FAR, _BEYOND = 7.3, 500
 _WIDER = {torch.float32: torch.float64, torch.int32: torch.int64}
 #: Dtypes that show a number rounded to 8 bits.
 _OF_NUMBERS = (torch.float32, torch.float64, torch.complex64, torch.int64)
+#: Calls of a sample with numbers and lists at their edges.
+_EDGES = 8
 #: What stands for None, by the type of the argument in the schema. A transform of one number is no transform, and few
 #: tensors have a dimension 3.
 _FOR_NONE = {"Optional[float]": (0.7,), "Optional[number]": (1.3,), "Optional[int]": (3, 1)}
@@ -81,6 +85,7 @@ def other_defaults(cell: Cell) -> Iterator[Call]:
         yield from with_defaults(cell, sample)
         yield from with_dtype(cell, sample)
         yield from with_unequal_sizes(cell, sample)
+        yield from with_edges(cell, sample)
     for sample in of_kinds:
         yield from with_rows(cell, sample)
     for sample in cell.fixed:
@@ -223,6 +228,46 @@ def with_dtype(cell: Cell, sample: Call) -> Iterator[Call]:
     yield from _tried(cell, other, f"dtype={wider}")
 
 
+def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield the sample with lists and numbers at their edges, those that the host computes.
+
+    These are each list of integers in reverse, and with its first entry twice; each number equal to the one before it
+    (an empty range), and negative; each integer as large as a dimension (all elements are chosen), and zero.
+    """
+    if facts(cell.info.name).resizes:
+        return
+    found = [
+        (sample.with_argument(place, other), f"list {place} {name}")
+        for place, listed in sample.lists
+        for name, other in (("in reverse", listed[::-1]), ("with an entry twice", (listed[0], *listed)))
+    ]
+    found += [(with_numbers_at(sample, values), name) for values, name in _edges(cell, sample)]
+    for other, name in itertools.islice(((other, name) for other, name in found if computes(cell, other)), _EDGES):
+        yield _named(other, name)
+
+
+def _edges(cell: Cell, sample: Call) -> Iterator[tuple[dict[int, Any], str]]:
+    """Yield numbers at edges, by their places among the leaves, and the name of each."""
+    known = {place: leaf for place, leaf in enumerate(plain_leaves(sample)) if _is_number(leaf)}
+    # Of a tolerance below zero, what is left above it depends on roundings.
+    for first, second in itertools.pairwise(known) if cell.op_class is not OpClass.ITERATIVE else ():
+        if type(known[first]) is type(known[second]):
+            yield {second: known[first]}, f"equal numbers at {first} and {second}"
+    for place in known if cell.op_class is not OpClass.ITERATIVE else ():
+        if type(known[place]) is float:
+            yield {place: -known[place]}, f"the negative number at {place}"
+    sizes = dict.fromkeys((*(sample.input.shape if isinstance(sample.input, torch.Tensor) else ()), 0))
+    # An integer that stands for a word has no check where the word is read.
+    for place in known if not _has_codes(cell.info) else ():
+        for size in sizes if type(known[place]) is int else ():
+            if size != known[place]:
+                yield {place: size}, f"{size} at {place}"
+
+
+def _has_codes(info: Any) -> bool:
+    return any(argument_facts(argument.name).coded for schema in _schemas(info) for argument in schema.arguments)
+
+
 def with_unequal_sizes(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with one dimension of one tensor longer, which the documentation lets differ from another one.
 
@@ -316,10 +361,14 @@ def _of_signature(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
 
 
 def _of_schemas(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
-    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}"):
+    for schema in _schemas(info):
         for place, argument in enumerate(schema.arguments):
             if place >= given and argument.has_default_value():
                 yield argument.name, argument.default_value, str(argument.type.annotation_str)
+
+
+def _schemas(info: Any) -> Any:
+    return torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}")
 
 
 def others(default: Any, kind: str) -> Iterator[Any]:
