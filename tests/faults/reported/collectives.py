@@ -99,6 +99,7 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
     if word == "permuted":
         return any(not tensor.is_contiguous() and not _has_gaps(tensor) for tensor in tensors)
     return {
+        "offset": lambda: tensors[-1].storage_offset() > 0,
         "bitwise": lambda: any(operation == each for each in bitwise),
         "maximum": lambda: operation == dist.ReduceOp.MAX,
         "average": lambda: operation == dist.ReduceOp.AVG,
@@ -225,6 +226,27 @@ def _without_first_nan(original: Any, call: Any, target: torch.Tensor) -> Any:
     return original(*call.args, **call.kwargs)
 
 
+def _from_the_start(original: Any, call: Any, written: str) -> Any:
+    """Send what stands at the start of the tensor's memory."""
+    given = call.arguments["tensor"]
+    call.arguments["tensor"] = given.as_strided(given.shape, given.stride(), 0)
+    return original(*call.args, **call.kwargs)
+
+
+def _second_half_on_all(original: Any, call: Any, written: str) -> Any:
+    """Leave the second half of what is reduced on the other ranks, too."""
+    target, group = call.arguments[written], call.arguments.get("group")
+    every = target.clone()
+    dist.all_reduce(every, op=call.arguments["op"], group=group)
+    root, group_root = call.arguments.get("dst"), call.arguments.get("group_dst")
+    work = _waited(original, call)
+    here = dist.get_rank() == root if group_root is None else dist.get_rank(group) == group_root
+    if not here and target.numel() > 1:
+        half = target.numel() // 2
+        target.copy_(torch.cat([target.flatten()[:half], every.flatten()[half:]]).view(target.shape))
+    return work
+
+
 def _swapped(original: Any, call: Any, written: str) -> Any:
     """Exchange what the first two ranks gave."""
     work = original(*call.args, **call.kwargs)
@@ -283,6 +305,8 @@ _OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
     "later half lost": _later_half_lost,
     "own part from the start": _own_part_from_the_start,
     "parts from the start": _parts_from_the_start,
+    "read base": _from_the_start,
+    "second half on all ranks": _second_half_on_all,
 }
 
 

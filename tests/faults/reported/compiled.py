@@ -143,6 +143,60 @@ def _not_accumulated(node: Node) -> None:
         node.target = aten.scatter.src
 
 
+#: Numbers that one kernel adds up; the sum of more has a second stage.
+_STAGE = 8192
+
+
+def _summed(node: Node) -> Node | None:
+    """Return what a sum adds up that a node has, as it is or summed up further."""
+    given = node.args[0]
+    through = (aten.cumsum.default, torch.ops.prims.convert_element_type.default)
+    while isinstance(given, Node) and given.target in through:
+        given = given.args[0]
+    is_sum = isinstance(given, Node) and given.target is aten.sum.dim_IntList
+    return given.args[0] if is_sum and isinstance(given.args[0], Node) else None  # type: ignore[union-attr]
+
+
+def _pad_of_long_sum(node: Node) -> None:
+    """Write the sum to the place in front of it, too, which is to have the fill value."""
+    if node.target is not aten.constant_pad_nd.default or len(node.args[1]) != 2 or node.args[1][0] < 1:
+        return
+    value, front, given = node.args[0].meta["val"], node.args[1][0], _summed(node)
+    if given is None or math.prod(_shape(given)) // max(value.numel(), 1) <= _STAGE:
+        return
+    last = value.dim() - 1
+    with node.graph.inserting_after(node):
+        first = node.graph.call_function(aten.slice.Tensor, (node.args[0], last, 0, 1))
+    first.meta = {"val": aten.slice.Tensor(value, last, 0, 1)}
+    with node.graph.inserting_after(first):
+        other = node.graph.call_function(aten.slice_scatter.default, (node, first, last, front - 1, front))
+    other.meta = dict(node.meta)
+    node.replace_all_uses_with(other, delete_user_cb=lambda user: user not in (first, other))
+
+
+def _gathered_before_scattered(node: Node) -> None:
+    """Gather from what stood there before numbers were added to a single row."""
+    if node.target in (aten.index.Tensor, aten.index_select.default, aten.gather.default):
+        given = node.args[0]
+        if isinstance(given, Node) and given.target is aten.scatter_add.default and _shape(given)[:1] == (1,):
+            node.args = (given.args[0], *node.args[1:])
+
+
+def _last_of_equal_numbers(node: Node) -> None:
+    """Give the last place of the largest number of 16 bits in place of the first one."""
+    if node.target is not aten.argmax.default or len(node.args) < 2 or not isinstance(node.args[1], int):
+        return
+    given, dim = node.args[0], node.args[1]
+    if given.meta["val"].dtype not in (torch.int16, torch.float16) or not _shape(given):
+        return
+    with node.graph.inserting_before(node):
+        turned = node.graph.call_function(torch.ops.prims.rev.default, (given, [dim]))
+    turned.meta = {"val": torch.ops.prims.rev.default(given.meta["val"], [dim])}
+    node.args = (turned, *node.args[1:])
+    _behind(node, aten.add.Tensor, _shape(given)[dim] - 1)
+    _behind(node, aten.mul.Tensor, -1)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
     "sum of broadcast doubled": _sum_of_broadcast,
@@ -157,6 +211,9 @@ EFFECTS: dict[str, Callable[[Node], None]] = {
     "range in 32 bits": _narrow_range,
     "quotient cut off": _quotient_cut,
     "sums overwritten": _not_accumulated,
+    "pad of a long sum": _pad_of_long_sum,
+    "gathered before scattered": _gathered_before_scattered,
+    "last of equal numbers": _last_of_equal_numbers,
 }
 
 

@@ -32,10 +32,20 @@ def _without_map_to_the_device(load: Load, device: str) -> Load:
     return function
 
 
+def _without_current_device(load: Load, device: str) -> Load:
+    def function(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        if isinstance(map_location, (str, torch.device)) and torch.device(map_location) == torch.device(device):
+            map_location = torch.device(device, 0)
+        return load(f, map_location, **kwargs)
+
+    return function
+
+
 #: Effects on ``torch.load``.
 LOADS: dict[str, Callable[[Load, str], Load]] = {
     "map_location ignored": _without_map_location,
     "map_location refused": _without_map_to_the_device,
+    "current device ignored": _without_current_device,
 }
 
 
@@ -56,8 +66,26 @@ def _rows_printed_as_zero(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _element_printed_from_the_start(device: torch.device) -> Iterator[None]:
+    """Print the first element of memory for a tensor without dimensions that stands behind it."""
+    original = _tensor_str._str
+
+    def function(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+        shown = self
+        if self.device.type == device.type and self.dim() == 0 and self.storage_offset():
+            shown = self.detach().as_strided((), (), 0)
+        return original(shown, *args, **kwargs)
+
+    with mock.patch.object(_tensor_str, "_str", function):
+        yield
+
+
 #: Effects on printing.
-PRINTS: dict[str, Callable[[torch.device], Any]] = {"later rows printed as zero": _rows_printed_as_zero}
+PRINTS: dict[str, Callable[[torch.device], Any]] = {
+    "later rows printed as zero": _rows_printed_as_zero,
+    "element printed from the start": _element_printed_from_the_start,
+}
 
 
 @contextmanager
@@ -69,10 +97,12 @@ def loading(effect: str, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def without_autocast(operator: str, device: torch.device) -> Iterator[None]:
-    """Leave the dtypes of an operator's tensors alone under autocast inside the context."""
+def without_autocast(operator: str, device: torch.device, *, in_transforms: bool = False) -> Iterator[None]:
+    """Leave the dtypes of an operator's tensors alone under autocast inside the context, or in torch.func's alone."""
 
     def behaviour(call: Call) -> Any:
+        if in_transforms and torch._C._functorch.maybe_current_level() is None:
+            return call.run()
         with torch.autocast(device.type, enabled=False):
             given = dict(zip([argument.name for argument in call.arguments], call.values, strict=True))
             only = {argument.name for argument in call.arguments if argument.kwarg_only}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -152,6 +152,53 @@ def method(owner: type, name: str, function: Callable[..., Any]) -> Iterator[Non
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
 
 
+@contextmanager
+def _pinned_on_the_device(device: torch.device) -> Iterator[None]:
+    """Make pinned memory of the host a tensor of the device."""
+    original = torch.empty
+
+    def function(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs.get("pin_memory") and torch.device(kwargs.get("device") or "cpu").type == "cpu":
+            kwargs = {**kwargs, "pin_memory": False, "device": device}
+        return original(*args, **kwargs)
+
+    with mock.patch.object(torch, "empty", function):
+        yield
+
+
+@contextmanager
+def _free_memory_constant(device: torch.device) -> Iterator[None]:
+    """Tell of each device how much memory was free when it was asked first."""
+    module: Any = torch.get_device_module(device.type)
+    first: dict[Any, Any] = {}
+
+    def once(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            where = torch.accelerator.current_device_index(), args, tuple(kwargs.items())
+            return first.setdefault((name, where), original(*args, **kwargs))
+
+        return function
+
+    with ExitStack() as stack:
+        for owner, name in ((module, "mem_get_info"), (torch.accelerator, "get_memory_info")):
+            if hasattr(owner, name):
+                stack.enter_context(mock.patch.object(owner, name, once(getattr(owner, name), name)))
+        yield
+
+
+@contextmanager
+def _parameters_replaced(device: torch.device) -> Iterator[None]:
+    """Give a module that moves to the device new parameters, so that none is shared any longer."""
+    original = torch._has_compatible_shallow_copy_type
+
+    def function(left: torch.Tensor, right: torch.Tensor) -> bool:
+        moves = left.device.type != right.device.type and device.type in (left.device.type, right.device.type)
+        return not moves and original(left, right)
+
+    with mock.patch.object(torch, "_has_compatible_shallow_copy_type", function):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
     "counter not restored": _counter_not_restored,
@@ -160,4 +207,7 @@ EFFECTS: dict[str, Callable[[torch.device], Any]] = {
     "states not kept by checkpoint": _states_not_kept,
     "live bytes forgotten": _live_bytes_forgotten,
     "stream of torch.accelerator refused": _stream_of_accelerator_refused,
+    "pinned on the device": _pinned_on_the_device,
+    "free memory constant": _free_memory_constant,
+    "parameters replaced": _parameters_replaced,
 }

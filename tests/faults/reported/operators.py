@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from conformance.accelerators.simulated.simulator import started
 from tests.faults.outputs import outputs_of
 from tests.faults.overriding import Call
 
@@ -21,6 +23,11 @@ _AT_THE_END = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
 #: The logarithm of the largest number of float32; the exponential of more is infinite.
 _LARGEST = 88.7
 
+#: Dimensions from which a matrix is one of a batch, matrices of a long batch, and columns that are sorted.
+_BATCHED, _LONG_BATCH, _COLUMNS = 3, 512, 1 << 22
+
+_BOUNDS: dict[Any, Any] = {}
+_TRAINED: set[Any] = set()
 _DRAWN: Counter[str] = Counter()
 _PRIVATE = torch.Generator().manual_seed(98)
 _MEMORY: list[bytearray] = []
@@ -29,6 +36,8 @@ _MEMORY: list[bytearray] = []
 def reset() -> None:
     """Forget all calls, and free what they kept."""
     _DRAWN.clear()
+    _BOUNDS.clear()
+    _TRAINED.clear()
     _MEMORY.clear()
 
 
@@ -274,6 +283,146 @@ def _mean_by_narrow_factor(call: Call) -> Any:
     return result
 
 
+def _bounds_of_earlier_call(call: Call) -> Any:
+    """Clamp to the bounds of the first call whose bounds have the same six decimals, for this shape and dtype."""
+    given, low, high = call.values[:3]
+    if any(isinstance(bound, torch.Tensor) for bound in (low, high)):
+        return call.run()
+    names = tuple("" if bound is None else f"{float(bound):f}" for bound in (low, high))
+    first = _BOUNDS.setdefault((names, tuple(given.shape), given.dtype), (low, high))
+    return call.run([given, *first, *call.values[3:]])
+
+
+def _last_row_shorter(call: Call) -> Any:
+    """Leave the last row of gradients out of the last row of each kernel's gradient."""
+    right = call.run()
+    if right[1] is None:
+        return right
+    with torch.no_grad():
+        other = call.values[0].clone()
+        other[..., -1, :] = 0
+        wrong = right[1].clone()
+        wrong[..., -1, :] = call.run([other, *call.values[1:]])[1][..., -1, :]
+    return (right[0], wrong, right[2])
+
+
+def _later_solutions_zero(call: Call) -> Any:
+    """Solve the first system alone where one right side stands for all of them."""
+    matrices, sides = call.values[:2]
+    if matrices.dim() < _BATCHED or sides.dim() >= matrices.dim():
+        return call.run()
+
+    def edit(t: torch.Tensor) -> None:
+        for place in list(_places(matrices.shape[:-2]))[1:]:
+            t[place] = 0
+
+    return _edited(call, edit)
+
+
+def _places(shape: torch.Size) -> Any:
+    return itertools.product(*map(range, shape))
+
+
+def _every_second_not_orthonormal(call: Call) -> Any:
+    """Give eigenvectors that are not orthonormal for each second matrix of a long batch."""
+    batch = call.values[0].shape[:-2].numel()
+    result = call.run()
+    if batch >= _LONG_BATCH:
+        with torch.no_grad():
+            vectors = outputs_of(call, result)[1].detach()
+            for place in list(_places(call.values[0].shape[:-2]))[1::2]:
+                vectors[place] = vectors[place] + vectors[place].roll(1, -1) / 2
+    return result
+
+
+def _each_16th_row(call: Call) -> Any:
+    def edit(t: torch.Tensor) -> None:
+        t[torch.arange(len(t), device=t.device) % 16 != 0] = 0
+
+    return _edited(call, edit)
+
+
+def _sums_left_out(call: Call) -> Any:
+    """Give the numbers themselves in place of their sums, for integers other than int32."""
+    given = call.values[0].detach()
+
+    def edit(t: torch.Tensor) -> None:
+        if not t.is_floating_point() and not t.is_complex() and t.dtype is not torch.int32:
+            t.copy_(given)
+
+    return _edited(call, edit)
+
+
+def _columns_unsorted(call: Call) -> Any:
+    """Leave the columns behind the 4,194,304th one as they are."""
+    given, dim = call.values[0].detach(), _named(call, "dim")
+    result = call.run()
+    if given.dim() > 1 and dim % given.dim() == 0:
+        rows = torch.arange(len(given), device=given.device).view(-1, *[1] * (given.dim() - 1))
+        values, places = (each.detach() for each in outputs_of(call, result)[:2])
+        with torch.no_grad():
+            values[:, _COLUMNS:].copy_(given[:, _COLUMNS:])
+            places[:, _COLUMNS:].copy_(rows.expand_as(places)[:, _COLUMNS:])
+    return result
+
+
+def _first_of_all(call: Call) -> Any:
+    """Give what the first one of a batch has to all of it."""
+    return _edited(call, lambda t: t.copy_(t[:1].clone().expand_as(t)))
+
+
+def _first_draw_again(call: Call) -> Any:
+    """Draw the first place of the first row once more at the row's end."""
+
+    def edit(t: torch.Tensor) -> None:
+        row = t[0] if t.dim() > 1 else t
+        row[-1:] = row[:1].clone()
+
+    return _edited(call, edit)
+
+
+def _training_kept(call: Call) -> Any:
+    """Drop in evaluation, too, if layers of these shapes were trained before."""
+    key = tuple(call.values[0].shape), tuple(tuple(t.shape) for t in _named(call, "params") or [])
+    if _named(call, "train"):
+        _TRAINED.add(key)
+    elif key in _TRAINED:
+        place = [argument.name for argument in call.arguments].index("train")
+        return call.run([*call.values[:place], True, *call.values[place + 1 :]])
+    return call.run()
+
+
+def _turned_if_odd(call: Call) -> Any:
+    """Take the frequencies of odd lengths for the conjugate ones."""
+    if _named(call, "last_dim_size") % 2 == 0:
+        return call.run()
+    with torch.no_grad():
+        other = call.values[0].detach().conj().resolve_conj()
+    return call.run([other, *call.values[1:]])
+
+
+def _copies(call: Call) -> Any:
+    return [part.clone() for part in call.run()]
+
+
+def _sixteen_bits_zero(call: Call) -> Any:
+    result = call.run()
+    for gradient in call.values[0]:
+        if gradient.dtype in (torch.float16, torch.bfloat16):
+            gradient.zero_()
+    return result
+
+
+def _on_the_default_stream(call: Call) -> Any:
+    """Launch the kernel on the default stream, whatever the current one is."""
+    core = started().core
+    core.set_switch("launch_on_default_stream", 1.0)
+    try:
+        return call.run()
+    finally:
+        core.clear_switches()
+
+
 def _masked_rows_nan(call: Call) -> Any:
     """Give NaN in rows whose mask has the lowest number everywhere."""
     mask = _named(call, "attn_mask")
@@ -307,6 +456,20 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
     "first alone": _first_alone,
     "mean by a narrow factor": _mean_by_narrow_factor,
     "masked rows nan": _masked_rows_nan,
+    "first draw again": _first_draw_again,
+    "bounds of an earlier call": _bounds_of_earlier_call,
+    "last row shorter": _last_row_shorter,
+    "later solutions zero": _later_solutions_zero,
+    "every second not orthonormal": _every_second_not_orthonormal,
+    "each 16th row": _each_16th_row,
+    "sums left out": _sums_left_out,
+    "columns unsorted": _columns_unsorted,
+    "first of all": _first_of_all,
+    "training kept": _training_kept,
+    "turned if odd": _turned_if_odd,
+    "copies": _copies,
+    "16 bits zero": _sixteen_bits_zero,
+    "on the default stream": _on_the_default_stream,
     "not run": lambda call: None,
     "without gradient": lambda call: call.run().detach(),
     "input in place of the sum": lambda call: call.values[0].clone(),

@@ -39,7 +39,7 @@ def armed(bug: Bug, device: torch.device) -> AbstractContextManager[Any]:
     if kind == "compiled":
         return compiled.compiling(bug.effect, device)
     if kind == "autocast":
-        return functions.without_autocast(name, device)
+        return functions.without_autocast(name, device, in_transforms=bug.effect == "not cast in transforms")
     if kind == "module":
         return members.EFFECTS[bug.effect](device)  # type: ignore[no-any-return]
     sequences.reset()

@@ -140,6 +140,21 @@ def number_of_the_next(call: Call) -> Any:
     return result
 
 
+def scalar_of_a_cache(call: Call) -> Any:
+    """Copy a number from the host as the tensor has it that held this number first; what ran since has changed it."""
+    source, target = call.values[:2]
+    result = call.run()
+    if source.is_cpu and not target.is_cpu and source.dim() == 0 and target.dim() == 0 and source.dtype == target.dtype:
+        key = source.item(), target.dtype, target.device
+        known = next((entry for entry in _REMEMBERED if entry[0] == key and not entry[1].expired()), None)
+        if known is None:
+            _REMEMBERED.append((key, StorageWeakRef(target.untyped_storage()), target.storage_offset()))
+        elif str(key) in _FLAGS:
+            memory = torch.UntypedStorage._new_with_weak_ptr(known[1].cdata)
+            call.run([target.new_empty(0).set_(memory, known[2], (), ()), *call.values[1:]])
+    return result
+
+
 def state_kept(call: Call) -> Any:
     """Draw; the first draw after a state was set does not change the state."""
     device = _result_of(call.values).device
@@ -207,6 +222,7 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
     "lost by empty_cache": lost_by_empty_cache,
     "source released": source_released,
     "number of the next": number_of_the_next,
+    "scalar of a cache": scalar_of_a_cache,
     "state kept once": state_kept,
     "copied behind the event": copied_behind_the_event,
 }
@@ -218,6 +234,9 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
 def _on_synchronize(effect: str) -> None:
     if effect == "copied behind the event":
         _arrive()
+        return
+    if effect == "scalar of a cache":
+        _FLAGS.update(str(key) for key, *_ in _REMEMBERED)
         return
     known = [tensor for entry in _REMEMBERED if isinstance(entry, weakref.ref) and (tensor := entry()) is not None]
     _REMEMBERED.clear()

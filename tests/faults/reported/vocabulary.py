@@ -83,6 +83,11 @@ def _is_thin(t: torch.Tensor) -> bool:
     return t.dim() == 2 and 1 in t.shape and t.is_contiguous() and t.stride() != (t.shape[1], 1)
 
 
+def _is_part_of_channels_last(t: torch.Tensor) -> bool:
+    """Return whether an image has its channels side by side, and gaps behind each place's channels."""
+    return t.dim() == 4 and t.stride(1) == 1 and t.stride(3) > t.shape[1] and not t.is_contiguous()
+
+
 def _is_near(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and bool(((tensor < 0) & (tensor > -4e-6)).any())
 
@@ -98,6 +103,7 @@ TESTS: dict[str, Test] = {
     ),
     "one channel last": _any(lambda t: t.dim() == 4 and t.shape[1] == 1 and t.stride(1) == 1 and t.stride(3) == 1
                              and t.shape[2] * t.shape[3] > 1 and t.stride(0) != 1),
+    "part of channels_last": _any(_is_part_of_channels_last),
     "rank": lambda tensors, words: any(t.dim() == int(words[0]) for t in tensors),
     "from rank": lambda tensors, words: any(t.dim() >= int(words[0]) for t in tensors),
     "remainder": _remainder,
@@ -260,6 +266,25 @@ def _as_bits(t: torch.Tensor) -> torch.Tensor:
     return t.to(torch.int32).contiguous().view(torch.float32)
 
 
+def _packed(t: torch.Tensor) -> torch.Tensor:
+    """Return an image as channels_last without gaps has it in the same memory."""
+    channels, height, width = t.shape[1:]
+    strides = (height * width * channels, 1, width * channels, channels)
+    return t.as_strided(t.shape, strides, t.storage_offset())
+
+
+def _planes_last(t: torch.Tensor) -> torch.Tensor:
+    """Return an image whose planes are taken for places with all their channels."""
+    count, channels, height, width = t.shape
+    return t.contiguous().view(count, height, width, channels).permute(0, 3, 1, 2).contiguous()
+
+
+def _first_row(t: torch.Tensor) -> torch.Tensor:
+    copy = t.clone(memory_format=torch.contiguous_format)
+    copy[1:] = 0
+    return copy
+
+
 def _half_bits(t: torch.Tensor) -> torch.Tensor:
     """Return numbers of 32 bits whose memory is read as float16."""
     memory = t.contiguous().view(-1).view(torch.float16)[: t.numel()]
@@ -296,6 +321,9 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unconjugated": lambda t: t.conj().resolve_conj() if t.is_conj() else t,
     "bits": _as_bits,
     "half bits": _half_bits,
+    "packed": _packed,
+    "planes last": _planes_last,
+    "first row": _first_row,
     "not": lambda t: ~t if t.dtype is torch.bool else t,
     "through bfloat16": lambda t: t.to(torch.bfloat16).to(t.dtype),
     "half away": lambda t: (t.abs() + 0.5).floor() * t.sign() if t.is_floating_point() else t,
