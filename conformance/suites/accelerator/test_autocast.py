@@ -37,6 +37,28 @@ def small_integers(device, rows, columns):
 def test_products(accelerator, device, dtype):
     """Inside autocast, matrix products use the 16-bit dtype and are right, and sums of float32 stay float32."""
     products_agree(autocast_to(accelerator, device, dtype), device, dtype)
+    _check_transforms(accelerator, device, dtype)
+
+
+def _check_transforms(accelerator, device, dtype):
+    """Check that autocast casts inside transforms of functions, attention of mixed dtypes among them."""
+    rows, value = small_integers(device, 4, 8), small_integers(device, 4, 8).to(getattr(torch, dtype))
+
+    def product(rows):
+        return rows @ rows.mT
+
+    def attention(rows):
+        return torch.nn.functional.scaled_dot_product_attention(rows[None], rows[None], value[None])
+
+    with autocast_to(accelerator, device, dtype):
+        results = {
+            "mm inside vmap": torch.func.vmap(product)(rows[None]),
+            # PyTorch itself casts no attention that vmap has batched, on any device.
+            **{f"{run.__name__} inside vjp": torch.func.vjp(run, rows)[0] for run in (product, attention)},
+        }
+    for name, result in results.items():
+        assert result.dtype is getattr(torch, dtype), f"{name} under autocast({dtype}) is {result.dtype}"
+        assert bool(result.isfinite().all()), f"{name} under autocast({dtype}) is not finite: {result.tolist()}"
 
 
 def products_agree(context, device, dtype):

@@ -83,6 +83,24 @@ def _long(operands: Operands) -> torch.Tensor:
     return ((steps + 1700) * 1009 % 3240 + operands.integers[4, 4]).to(torch.float32)
 
 
+def _long_rows(operands: Operands) -> torch.Tensor:
+    """Return three computed rows of 9,001 numbers, whose sums float32 holds."""
+    steps = torch.arange(27003, device=operands.halves.device).view(3, 9001)
+    return (steps * 1009 % 31 + operands.divisors[0, :3, None]).to(torch.float32)
+
+
+def _gathered_sums(operands: Operands) -> torch.Tensor:
+    """Return elements of one row of sums at the places whose terms were added up."""
+    index = (operands.index.abs() // 2)[None]
+    row = (operands.halves[:1] * 2).contiguous()
+    return row.scatter_add(1, index, operands.halves[1:2]).gather(1, index.flip(1)) + 1
+
+
+def _largest_of_equals(operands: Operands, dtype: torch.dtype) -> torch.Tensor:
+    """Return the places of the largest numbers of rows, each of which occurs several times."""
+    return (operands.integers % 3).to(dtype).argmax(-1)
+
+
 def _reduced_by_index(operands: Operands, reduction: str) -> torch.Tensor:
     """Return rows reduced into those that indices name: some twice or more often, some never."""
     index = (operands.index.abs() // 2)[:, None].expand(9, 9)
@@ -194,6 +212,8 @@ EXACT: tuple[Row, ...] = (
     ("roll", "roll", "float32", lambda o: torch.roll(o.halves, -2, -1)),
     ("flip", "flip", "float32", lambda o: torch.flip(o.halves, (-1,))),
     ("argmax of ties", "argmax", "float32", lambda o: torch.argmax(o.halves.abs().floor(), -1)),
+    *((f"argmax of ties in {dtype}", "argmax", dtype, partial(_largest_of_equals, dtype=getattr(torch, dtype)))
+      for dtype in ("float16", "int16", "int64")),
     ("argmin of ties", "argmin", "float32", lambda o: torch.argmin(o.halves.abs().floor(), -1)),
     ("// of integers", "floor_divide", "int64", lambda o: o.integers // o.divisors),
     ("truncated division of integers", "div.trunc_rounding", "int64",
@@ -250,6 +270,10 @@ CHAINED: tuple[Row, ...] = (
     ("running sums of products", "cumsum", "float32", lambda o: (o.halves * 2).cumsum(-1)),
     ("largest of rows by index", "scatter_reduce.amax", "float32", lambda o: _reduced_by_index(o, "amax")),
     ("smallest of rows by index", "scatter_reduce.amin", "float32", lambda o: _reduced_by_index(o, "amin")),
+    ("sums of long rows behind a zero", "constant_pad_nd", "float32", lambda o: F.pad(_long_rows(o).sum(-1), (1, 0))),
+    ("running sums of the sums of long rows", "cumsum", "float32",
+     lambda o: F.pad(_long_rows(o).sum(-1).cumsum(0), (2, 1), value=3.0)),
+    ("elements gathered behind their sums", "scatter_add", "float32", _gathered_sums),
     ("products of rows by index", "scatter_reduce.prod", "float32", lambda o: _reduced_by_index(o, "prod")),
 )  # fmt: skip
 

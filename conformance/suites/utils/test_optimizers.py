@@ -98,7 +98,7 @@ def _worst(found, right):
 
 
 @case("utils.optimizer.scaler", requires=[AUTOCAST], axes={"value": ["inf", "-inf", "nan", "finite"]})
-def test_scaler(device, value):
+def test_scaler(accelerator, device, value):
     """The gradient scaler skips a step with an overflowing gradient, halves the scale, and takes any other step."""
     weight = torch.ones(65, device=device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1.0)
@@ -117,21 +117,23 @@ def test_scaler(device, value):
     assert scaler.get_scale() == (512.0 if left_out else 1024.0), f"the scale is {scaler.get_scale()}"
     for length in LENGTHS:
         _check_list(device, length, number)
+    if torch.bfloat16 in accelerator.supported_dtypes():
+        _check_list(device, LENGTHS[0], number, torch.bfloat16)
 
 
-def _check_list(device, length, number):
+def _check_list(device, length, number, dtype=torch.float32):
     """Check a step of the scaler for a list of small gradients, of which the last one alone is unlike the others."""
-    weights = [torch.ones(2, device=device, requires_grad=True) for _ in range(length)]
+    weights = [torch.ones(2, device=device, dtype=dtype, requires_grad=True) for _ in range(length)]
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
     scaler.scale(torch.zeros((), device=device))  # makes the scale
     for weight in weights:
-        weight.grad = torch.full((2,), 1024.0, device=device)
+        weight.grad = torch.full((2,), 1024.0, device=device, dtype=dtype)
     weights[-1].grad[1] = number * 1024.0
 
     scaler.step(torch.optim.SGD(weights, lr=1.0, foreach=False))
     scaler.update()
 
     left_out, found = not math.isfinite(number), torch.stack(weights).unique().tolist()
-    label = f"a list of {length} gradients, the last one {number}"
+    label = f"a list of {length} gradients of {dtype}, the last one {number}"
     assert found == [1.0 if left_out else 0.0], f"after {label}, the weights are {found}"
     assert scaler.get_scale() == (512.0 if left_out else 1024.0), f"after {label}, the scale is {scaler.get_scale()}"

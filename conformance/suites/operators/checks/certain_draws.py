@@ -3,6 +3,8 @@
 The statistics of a draw do not show a parameter that is read in another layout, or rounded. These draws do: the host
 and the device have to give the same numbers, whatever their generators are. And draws of one seed from two normal
 distributions with equal means differ by the ratio of their spreads, as those from others by the ratio of their scales.
+What other draws give has a form at least: places without replacement are distinct, and dropout makes numbers zero or
+scales them.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ _MANY = 100_003
 _LONG = 4159
 #: Input, other arguments and keywords of a call.
 Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
+#: Numbers from 9430 on are no numbers of other samples. Places, as many as a vocabulary has, those that are drawn, and
+#: seeds; what is kept of a dropout of one half is twice as large.
+_FORM_NUMBER, _PLACES, _PICKED, _SEEDS, _HALF = 9430, 32_003, 1021, 8, 0.5
 #: A ratio of draws that is so near to the spread follows it; it is exact within so many roundings.
 _NEAR, _ROUNDINGS = 0.02, 8
 
@@ -84,6 +89,29 @@ def _compare(cell: Cell, sample: Call) -> None:
         except Exception:  # the host has no such form of this call
             continue
         cell.judge.equal(form, plain(perform(execution.execute, cell.info, cell.on(form))), expected)
+
+
+@check(Mode.INFERENCE, dtypes=(torch.float32, torch.bfloat16), values=False)
+def forms_of_draws(cell: Cell) -> None:
+    """Check what every draw keeps: each place is drawn once, and dropout leaves numbers where they are."""
+    if cell.info.full_name == "multinomial":
+        weights = (torch.arange(2 * _PLACES) * 7919 % 97 + 1).to(cell.dtype).view(2, _PLACES)
+        sample = Call(_FORM_NUMBER, weights, (_PICKED,), source="many places without replacement")
+        for seed in range(_SEEDS):
+            drawn = _seeded(cell, sample, seed).sort(-1).values
+            distinct = bool((drawn.diff() > 0).all() and drawn[:, 0].min() >= 0 and drawn[:, -1].max() < _PLACES)
+            cell.judge.claim(sample, distinct, "places are drawn twice, or do not exist")
+    if cell.info.full_name == "nn.functional.dropout":
+        image = (torch.arange(2 * 3 * 4 * 6) % 61 + 1).to(cell.dtype).view(2, 3, 4, 6)
+        sample = Call(_FORM_NUMBER, image, (_HALF, True), source="dropout of an image")
+        for arranged in (sample, *arrangements.of(cell.info, sample)):
+            drawn, kept = _seeded(cell, arranged, 1), plain(arranged.input) / _HALF
+            cell.judge.claim(arranged, bool(((drawn == 0) | (drawn == kept)).all()), "a number is another one's")
+
+
+def _seeded(cell: Cell, sample: Call, seed: int) -> torch.Tensor:
+    execution.reseed(seed, cell.device)
+    return plain(execution.execute(cell.info.op, cell.on(sample)))
 
 
 def _check_spread(cell: Cell) -> None:

@@ -83,6 +83,13 @@ def transposed(leaf: torch.Tensor) -> torch.Tensor:
     return leaf.detach().permute(order).clone(memory_format=torch.contiguous_format).permute(order)
 
 
+def last_with_gaps(leaf: torch.Tensor) -> torch.Tensor:
+    """Return an image that is every second column of one with its channels last; other tensors stay as they are."""
+    if leaf.dim() not in (4, 5) or leaf.numel() < 2:
+        return leaf
+    return _filled(transposed(poisoned((*leaf.shape[:-1], leaf.shape[-1] * 2), leaf.dtype))[..., 1::2], leaf)
+
+
 def expanded_first(leaf: torch.Tensor) -> torch.Tensor:
     """Return a tensor whose first entry stands for all entries of the first dimension, with stride 0."""
     return _expanded(leaf, 0)
@@ -132,6 +139,7 @@ ARRANGEMENTS: dict[str, Change] = {
     "columns of longer rows": window,
     ONE_OF_TWO: one_of_two,
     "transposed in memory": transposed,
+    "channels last with gaps": last_with_gaps,
     "with a lazy bit": lazily_negated,
     "transposed, with a lazy bit": adjoint,
 }

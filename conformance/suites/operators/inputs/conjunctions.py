@@ -21,6 +21,7 @@ from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls import execution, repeated_writes
 from conformance.suites.operators.calls.calls import Around, Call
 from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
 from . import arrangements, elsewhere, large, statements, variants
@@ -92,7 +93,8 @@ def conjunctions(cell: Cell) -> Iterator[Conjunction]:
 
 def _longer(cell: Cell, sample: Call, chance: random.Random) -> Call | None:
     """Return the sample with one long axis; None if that which was drawn cannot be long."""
-    if cell.op_class is OpClass.ITERATIVE or not large.fits(sample):
+    stays = facts(cell.info.name).short_in_16_bits and cell.dtype in (torch.bfloat16, torch.float16)
+    if cell.op_class is OpClass.ITERATIVE or stays or not large.fits(sample):
         return None
     growths = list(large.growths(sample))
     if not growths:

@@ -216,9 +216,11 @@ _PLANE = 2
 
 def _kernels(dims: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor, tuple[tuple[str, Any], ...]]]:
     """Yield images, weights and keywords for each kernel of models, over all channels and over each one alone."""
-    image = whole(2, 4, *range(9, 9 + dims), dtype=dtype, most=1)
-    for (side, stride, padding), groups in itertools.product(_KERNELS, (1, 4)):
-        weight = whole(4, 4 // groups, *(side,) * dims, dtype=dtype, most=1)
+    # Channels alone are more than one vector of a processor, and no power of two.
+    for (side, stride, padding), (channels, groups) in itertools.product(_KERNELS, ((4, 1), (24, 24))):
+        # A kernel of 3 with a stride of 2 ends within the rows, and beyond the columns.
+        image = whole(2, channels, *range(10, 10 + dims), dtype=dtype, most=1)
+        weight = whole(channels, channels // groups, *(side,) * dims, dtype=dtype, most=1)
         yield image, weight, _named(groups=groups, stride=stride, padding=padding)
 
 
@@ -508,11 +510,17 @@ def _rolled(dtype: torch.dtype) -> Iterator[Size]:
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
+#: Windows of models: of one element, as the last level of a feature pyramid has it, of halving, of first layers.
+_WINDOWS = ((1, 2, 0), (2, 2, 0), (3, 1, 1), (3, 2, 1), (5, 1, 2))
+
+
 @sizes_of("nn.functional.max_pool2d", "nn.functional.avg_pool2d")
 def _pool(dtype: torch.dtype) -> Iterator[Size]:
     for shape, last in (((2, 3, 257, 129), True), ((_ROWS, 1, 2, 2), False), ((1, _CHANNELS, 33, 5), True)):
         image = whole(*shape, dtype=dtype)
         yield Size(image.to(memory_format=torch.channels_last) if last else image, (2,))
+    for (side, stride, padding), ceil in itertools.product(_WINDOWS, (False, True)):
+        yield Size(whole(2, 24, 9, 10, dtype=dtype), (side, stride, padding), _named(ceil_mode=ceil))
 
 
 @sizes_of("nn.functional.adaptive_avg_pool2d")

@@ -232,7 +232,7 @@ def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with lists and numbers at their edges, those that the host computes.
 
     These are each list of integers in reverse, and with its first entry twice; each number equal to the one before it
-    (an empty range), and negative; each integer as large as a dimension (all elements are chosen), and zero.
+    (an empty range), and negative; each integer as large as a dimension (all elements are chosen), one, and zero.
     """
     if facts(cell.info.name).resizes:
         return
@@ -256,7 +256,7 @@ def _edges(cell: Cell, sample: Call) -> Iterator[tuple[dict[int, Any], str]]:
     for place in known if cell.op_class is not OpClass.ITERATIVE else ():
         if type(known[place]) is float:
             yield {place: -known[place]}, f"the negative number at {place}"
-    sizes = dict.fromkeys((*(sample.input.shape if isinstance(sample.input, torch.Tensor) else ()), 0))
+    sizes = dict.fromkeys((1, *(sample.input.shape if isinstance(sample.input, torch.Tensor) else ()), 0))
     # An integer that stands for a word has no check where the word is read.
     for place in known if not _has_codes(cell.info) else ():
         for size in sizes if type(known[place]) is int else ():
