@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -18,6 +18,9 @@ from .freivalds import PRODUCTS, wrong_rows
 from .kernels import base_name, class_of, is_pointwise, named, outputs_of
 from .samples import Part, parts_of
 from .spec import Made, Spec, function_of, made, moved
+
+#: Elements of the arguments from which on the host holds none while the call runs: they are made again for judging.
+_MANY: Final = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,19 @@ def run(spec: Spec, device: torch.device, seed: int) -> Ran:
     function = function_of(spec)
     if function is None:
         raise LookupError(f"this torch has no {spec.function}")
-    given = made(spec, function, seed)
-    args, kwargs = mapped((given.args, given.kwargs), lambda leaf: moved(leaf, device))
-    result = function(*args, **kwargs)
-    return Ran(function, given, [plain(tensor) for tensor in outputs_of(function, args, kwargs, result)])
+    if spec.elements < _MANY:
+        given = made(spec, function, seed)
+        args, kwargs = mapped((given.args, given.kwargs), lambda leaf: moved(leaf, device))
+        return Ran(function, given, _results(function, args, kwargs))
+    there = made(spec, function, seed, lambda leaf: moved(leaf, device))
+    after = _results(function, there.args, there.kwargs)
+    del there
+    return Ran(function, made(spec, function, seed), after)
+
+
+def _results(function: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Make a call, and return its outputs on the host."""
+    return [plain(tensor) for tensor in outputs_of(function, args, kwargs, function(*args, **kwargs))]
 
 
 @dataclass(frozen=True)

@@ -66,18 +66,16 @@ def _ruled(function: Any, whole: Part) -> list[Part]:
 
 def chosen(size: int, most: int = _ROWS) -> torch.Tensor:
     """Return some positions below ``size``: the ends, those around powers of two, and others at even distances."""
-    found = {0, size - 1, *range(0, size, max(1, size // most))}
-    for power in range(4, size.bit_length()):
-        found |= {position for position in (2**power - 1, 2**power) if position < size}
-    return torch.tensor(sorted(found))
+    powers = [position for power in range(4, size.bit_length()) for position in (2**power - 1, 2**power)]
+    ends = torch.tensor([0, size - 1, *(position for position in powers if position < size)])
+    return torch.cat((torch.arange(0, size, max(1, size // most)), ends)).unique()
 
 
 def runs(size: int) -> torch.Tensor:
     """Return positions below ``size`` in runs: at both ends, around powers of two, and at even distances."""
-    starts = {0, max(0, size - _RUN), *range(0, size, max(1, size // _RUNS))}
-    starts |= {2**power - _RUN // 2 for power in range(7, size.bit_length())}
-    found = {min(max(0, start + step), size - 1) for start in starts for step in range(_RUN)}
-    return torch.tensor(sorted(found))
+    powers = [2**power - _RUN // 2 for power in range(7, size.bit_length())]
+    starts = torch.tensor([0, max(0, size - _RUN), *range(0, size, max(1, size // _RUNS)), *powers])
+    return (starts.unsqueeze(1) + torch.arange(_RUN)).clamp(0, size - 1).unique()
 
 
 def _elements(whole: Part) -> Part:

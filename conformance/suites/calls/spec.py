@@ -8,11 +8,13 @@ cost no more than a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+
+from conformance.numerics.trees import mapped
 
 from .kernels import base_name, bound
 
@@ -84,19 +86,27 @@ def function_of(spec: Spec) -> Any:
     return found
 
 
-def made(spec: Spec, function: Any, seed: int) -> Made:
-    """Return new arguments on the host: small numbers of several signs, and positions that exist."""
+def made(spec: Spec, function: Any, seed: int, place: Callable[[Any], Any] = lambda leaf: leaf) -> Made:
+    """Return new arguments: small numbers of several signs, and positions that exist.
+
+    They are on the host, or where ``place`` moves each of them before the next one is made.
+    """
     generator = torch.Generator().manual_seed(seed)
     places = _POSITIONS.get(base_name(function).removesuffix("_"), {})
-    limits: dict[str, Any] = {name: _limit(spec, function, *place) for name, place in places.items()}
+    limits: dict[str, Any] = {name: _limit(spec, function, *where) for name, where in places.items()}
     if base_name(function).startswith(("index", "_index_put")) and isinstance(spec.args[1], list):
         limits["indices"] = spec.args[0]["size"]  # a position in each dimension
-    schema = [argument.name for argument in function._schema.arguments]
-    args = [_value(value, generator, limits.get(name, 2)) for name, value in zip(schema, spec.args, strict=False)]
-    kwargs = {name: _value(value, generator, limits.get(name, 2)) for name, value in spec.kwargs.items()}
-    if base_name(function).removesuffix("_") in _POSITIVE:
-        args = [leaf.abs_() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf for leaf in args]
-    return Made(tuple(args), kwargs)
+    is_positive = base_name(function).removesuffix("_") in _POSITIVE
+
+    def argument(name: str, value: Any, *, is_positive: bool = False) -> Any:
+        found = _value(value, generator, limits.get(name, 2))
+        if is_positive and isinstance(found, torch.Tensor) and found.is_floating_point():
+            found.abs_()
+        return mapped(found, place)
+
+    names = [described.name for described in function._schema.arguments]
+    args = [argument(name, value, is_positive=is_positive) for name, value in zip(names, spec.args, strict=False)]
+    return Made(tuple(args), {name: argument(name, value) for name, value in spec.kwargs.items()})
 
 
 def _limit(spec: Spec, function: Any, argument: str, dim: Any) -> int:
