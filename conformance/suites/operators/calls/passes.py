@@ -97,9 +97,11 @@ def _drawn(seed: int, kinds: tuple[Kind, ...]) -> list[torch.Tensor]:
 def _draw(seed: int, kinds: tuple[Kind, ...]) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     drawn = []
-    for shape, is_complex in kinds:
+    for number, (shape, is_complex) in enumerate(kinds, 1):
+        # Also of a real output: the numbers of the outputs after it do not depend on its dtype.
+        count = 2 if is_complex or number < len(kinds) else 1
         # float32 by name: the oracle runs under another default dtype, which would draw other numbers.
-        parts = [torch.randn(shape, generator=generator, dtype=torch.float32) for _ in "ri"]
+        parts = [torch.randn(shape, generator=generator, dtype=torch.float32) for _ in range(count)]
         drawn.append(_rounded(torch.complex(*parts) if is_complex else parts[0]))
     return drawn
 
