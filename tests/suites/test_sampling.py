@@ -31,3 +31,21 @@ def arguments(name: str) -> list[tuple[int, object]]:
     everything = replace(work().inference, samples=1000)
     samples = sampling.pick(find(name), torch.float32, requires_grad=False, extent=everything)
     return [(len(sample.args), sample.kwargs) for sample in samples]
+
+
+def test_dtypes_of_a_device_are_those_of_the_table_by_device():
+    info = find("add")
+    if "dtypesIf" not in vars(info):
+        pytest.skip("this torch has a field for each device")
+
+    assert info.dtypesIfCUDA == info.dtypesIf["cuda"]
+    assert torch.float16 in info.dtypesIfCUDA
+
+
+def test_arguments_of_an_operator_are_kept_as_they_were_given():
+    info = find("add")
+
+    given = info._original_opinfo_args
+    assert given["name"] == "add"
+    assert given.get("dtypesIf") is not vars(info).get("dtypesIf", {})
+    assert given["decorators"] is not info.decorators

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import os
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+#: Field of an OpInfo with its dtypes by device type. ``dtypesIfCUDA`` and the like are read and written through it.
+_OF_DEVICES: Final = "dtypesIf"
 
 
 @functools.cache
@@ -31,8 +35,11 @@ def database() -> dict[str, Any]:
         from torch.testing._internal import common_utils
 
         with _without_scipy(common_utils):
-            from torch.testing._internal import common_methods_invocations
             from torch.testing._internal.opinfo import core
+
+            _read_fields_at_once(core)
+            with _shallow(core):
+                from torch.testing._internal import common_methods_invocations
 
     # For every sample the database looks for the calling test on the stack, which takes longer than most cells.
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None  # type: ignore[attr-defined]  # exported by nobody
@@ -70,6 +77,33 @@ def _without_scipy(common_utils: Any) -> Iterator[None]:
         yield
     finally:
         common_utils.TEST_SCIPY = installed
+
+
+def _read_fields_at_once(core: Any) -> None:
+    """Make ``dtypesIfCUDA`` and the like properties: OpInfo looks for them in Python whenever any field is read."""
+    if "__getattribute__" not in vars(core.OpInfo):
+        return  # older versions of torch have these fields
+    for name in dir(core.OpInfo):
+        if name.startswith(_OF_DEVICES) and name != _OF_DEVICES:
+            device = name.removeprefix(_OF_DEVICES).lower()
+            setattr(core.OpInfo, name, property(lambda info, device=device: info.dtypesIf.get(device)))
+    del core.OpInfo.__getattribute__
+
+
+@contextlib.contextmanager
+def _shallow(core: Any) -> Iterator[None]:
+    """Import with each OpInfo's arguments kept as they are: deep copies would take half of the time."""
+    before, core.asdict = core.asdict, _fields_of
+    try:
+        yield
+    finally:
+        core.asdict = before
+
+
+def _fields_of(info: Any) -> dict[str, Any]:
+    # The lists and the tables of an OpInfo are changed after this.
+    found = {each.name: getattr(info, each.name) for each in fields(info)}
+    return {name: copy.copy(value) if isinstance(value, (dict, list)) else value for name, value in found.items()}
 
 
 def _unwrapped(op: Any, *args: Any, **kwargs: Any) -> Any:
