@@ -68,14 +68,20 @@ def chosen(size: int, most: int = _ROWS) -> torch.Tensor:
     """Return some positions below ``size``: the ends, those around powers of two, and others at even distances."""
     powers = [position for power in range(4, size.bit_length()) for position in (2**power - 1, 2**power)]
     ends = torch.tensor([0, size - 1, *(position for position in powers if position < size)])
-    return torch.cat((torch.arange(0, size, max(1, size // most)), ends)).unique()
+    return _sorted(torch.cat((torch.arange(0, size, max(1, size // most)), ends)))
 
 
 def runs(size: int) -> torch.Tensor:
     """Return positions below ``size`` in runs: at both ends, around powers of two, and at even distances."""
     powers = [2**power - _RUN // 2 for power in range(7, size.bit_length())]
     starts = torch.tensor([0, max(0, size - _RUN), *range(0, size, max(1, size // _RUNS)), *powers])
-    return (starts.unsqueeze(1) + torch.arange(_RUN)).clamp(0, size - 1).unique()
+    return _sorted((starts.unsqueeze(1) + torch.arange(_RUN)).clamp(0, size - 1))
+
+
+def _sorted(positions: torch.Tensor) -> torch.Tensor:
+    """Return each position once, in order."""
+    found: torch.Tensor = positions.unique()  # type: ignore[no-untyped-call]  # torch has no types here
+    return found
 
 
 def _elements(whole: Part) -> Part:

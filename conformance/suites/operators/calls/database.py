@@ -86,8 +86,12 @@ def _read_fields_at_once(core: Any) -> None:
     for name in dir(core.OpInfo):
         if name.startswith(_OF_DEVICES) and name != _OF_DEVICES:
             device = name.removeprefix(_OF_DEVICES).lower()
-            setattr(core.OpInfo, name, property(lambda info, device=device: info.dtypesIf.get(device)))
+            setattr(core.OpInfo, name, property(functools.partial(_dtypes_on, device)))
     del core.OpInfo.__getattribute__
+
+
+def _dtypes_on(device: str, info: Any) -> Any:
+    return info.dtypesIf.get(device)
 
 
 @contextlib.contextmanager
