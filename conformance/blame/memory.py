@@ -17,7 +17,7 @@ from conformance.numerics.trees import mapped, tensors
 _MOST_BESIDE: Final = 2
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # a frozen one takes four times as long to make, and each call of a run has several
 class Place:
     """View of a memory: where the elements of one tensor lie."""
 
@@ -53,18 +53,14 @@ class Memories:
         """Return the view that a tensor is. An unknown memory is ``new``, or its contents are copied now."""
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return Constant(tensor.detach().to("cpu", copy=True))
-        number, offset = self._number(tensor, new=new), int(tensor.storage_offset())
-        if tensor.is_conj() or tensor.is_neg():
-            marks = (tensor.is_conj(), tensor.is_neg())
-            return Place(number, tensor.dtype, tuple(tensor.shape), tensor.stride(), offset, *marks)
-        return Place(number, tensor.dtype, tuple(tensor.shape), tensor.stride(), offset)
+        number, shape, offset = self._number(tensor, new), tuple(tensor.shape), tensor.storage_offset()
+        return Place(number, tensor.dtype, shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor lies in a memory that has a number."""
         if tensor.layout is not torch.strided:
             return False
-        known = self._known.get(tensor.untyped_storage()._cdata)
-        return known is not None and not known[0].expired()
+        return tensor.untyped_storage()._cdata in self._known
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Let a memory count as a new one when it is read next, with the contents that it has then."""
@@ -74,15 +70,15 @@ class Memories:
         """Return what another process can use: the addresses of this one mean nothing there."""
         return {**self.__dict__, "_known": {}}
 
-    def _number(self, tensor: torch.Tensor, *, new: bool) -> int:
+    def _number(self, tensor: torch.Tensor, new: bool) -> int:
         storage = tensor.untyped_storage()
-        known = self._known.get(storage._cdata)
-        if known is not None and not known[0].expired():
-            if storage.nbytes() > self.sizes[known[1]]:
-                self.sizes[known[1]] = storage.nbytes()
+        size, known = storage.nbytes(), self._known.get(storage._cdata)
+        if known is not None:
+            if size > self.sizes[known[1]]:
+                self.sizes[known[1]] = size
             return known[1]
         number = len(self.sizes)
-        self.sizes[number] = storage.nbytes()
+        self.sizes[number] = size
         # A weak reference keeps the address of a freed memory from being used again, and frees the memory.
         self._known[storage._cdata] = (StorageWeakRef(storage), number)  # type: ignore[no-untyped-call]
         if not new:

@@ -125,11 +125,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         given = tensors(args)
         if kwargs:
             given += tensors(kwargs)
-        special = [tensor for tensor in given if type(tensor) not in _ORDINARY]
-        if any(_is_wrapper(tensor) and not self._is_own(tensor) for tensor in special):
-            return NotImplemented
-        if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in special):
-            return func(*args, **kwargs)  # a compiler looks at shapes
+        if special := [tensor for tensor in given if type(tensor) not in _ORDINARY]:
+            if any(_is_wrapper(tensor) and not self._is_own(tensor) for tensor in special):
+                return NotImplemented
+            if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in special):
+                return func(*args, **kwargs)  # a compiler looks at shapes
         return self._recorded(func, args, kwargs, given)
 
     def _is_own(self, tensor: torch.Tensor) -> bool:
@@ -149,21 +149,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
                     self.trace.memories.forget(tensor)  # a message may write it, at some time
                 return func(*args, **kwargs)
         memories = self.trace.memories
-        on_device = any(tensor.device.type == self._type for tensor in given) or self._makes_on_device(given, kwargs)
+        on_device = self._is_any_on_device(given) or self._makes_on_device(given, kwargs)
         if not on_device and not any(memories.is_known(tensor) for tensor in given):
             return func(*args, **kwargs)  # a call of the host on what no device has computed
         step = Step(
             len(self.trace.steps),
             func,
             mapped(args, self._place),
-            mapped(kwargs, self._place),
+            mapped(kwargs, self._place) if kwargs else {},
             *self._where(),
             is_view=func.is_view,
         )
         self.trace.steps.append(step)
 
-        run = functools.partial(func, *args, **kwargs)
-        result = self._look(step, args, kwargs, run) if self._look and on_device else run()
+        if self._look and on_device:
+            result = self._look(step, args, kwargs, functools.partial(func, *args, **kwargs))
+        else:
+            result = func(*args, **kwargs)
         outputs = outputs_of(func, args, kwargs, result)
         step.results = [memories.place(output, new=True) for output in outputs]
         if not outputs:
@@ -189,14 +191,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
             return torch.device("cpu")  # a replay is on the host, and another process may not know the device's name
         return self.trace.memories.place(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
+    def _is_any_on_device(self, given: Sequence[torch.Tensor]) -> bool:
+        for tensor in given:  # noqa: SIM110  a generator takes longer than what it does here
+            if tensor.device.type == self._type:
+                return True
+        return False
+
     def _makes_on_device(self, given: Sequence[torch.Tensor], kwargs: dict[str, Any]) -> bool:
         if kwargs.get("device") is None:
             return self._type == "cpu" and not given  # the default device
         return torch.device(kwargs["device"]).type == self._type
 
     def _where(self) -> tuple[str, bool]:
-        parents = self._modules.parents - {"Global"}
-        return max(parents, key=len, default=""), bool(self._modules.is_bw)
+        parents = self._modules.parents
+        innermost = max(parents - {"Global"}, key=len) if len(parents) > 1 else ""
+        return innermost, bool(self._modules.is_bw)
 
 
 @per_kernel

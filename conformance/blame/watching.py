@@ -67,8 +67,8 @@ def watch(
 
     In a ``mended`` run, each wrong result is replaced by the host's. So later calls get what a right device gives them.
     """
-    watcher = _Watcher(judged, meet or _Alone(), mended=mended)
-    recorder = Recorder(device.type, watcher.look)
+    watcher = _Watcher(meet or _Alone(), mended=mended)
+    recorder = Recorder(device.type, watcher.look if judged else None)
     found = Watched(recorder.trace, watcher.found)
     begun = time.monotonic()
     try:
@@ -95,17 +95,14 @@ def _place(trace: Trace, value: Any, numbers: list[Step]) -> Any:
 
 
 class _Watcher:
-    def __init__(self, judged: bool, meet: Meet, *, mended: bool = False) -> None:
+    def __init__(self, meet: Meet, *, mended: bool = False) -> None:
         self.found: list[Local] = []
         self._cells = Cells()
         self._meet, self._mended = meet, mended
         self.seconds = 0.0
-        self._judged = judged
 
     def look(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[[], Any]) -> Any:
         """Make a call, and judge it."""
-        if not self._judged:
-            return run()
         if step.meeting is not None:
             return self._met(step, args, kwargs, run)
         begun = time.monotonic()

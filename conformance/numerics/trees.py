@@ -42,7 +42,24 @@ def _gather(value: Any, found: list[Any]) -> None:
 
 def tensors(value: Any) -> list[torch.Tensor]:
     """Return all tensors in order."""
-    return [leaf for leaf in leaves(value) if type(leaf) not in PLAIN_TYPES and isinstance(leaf, torch.Tensor)]
+    if type(value) is torch.Tensor:  # most results are one
+        return [value]
+    found: list[torch.Tensor] = []
+    _gather_tensors(value, found)
+    return found
+
+
+def _gather_tensors(value: Any, found: list[torch.Tensor]) -> None:
+    if not isinstance(value, (tuple, list, dict)):
+        if type(value) not in PLAIN_TYPES and isinstance(value, torch.Tensor):
+            found.append(value)
+        return
+    for item in value.values() if isinstance(value, dict) else value:
+        kind = type(item)
+        if kind is torch.Tensor:
+            found.append(item)
+        elif kind not in PLAIN_TYPES:  # a call for each of these would take longer
+            _gather_tensors(item, found)
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
