@@ -53,7 +53,7 @@ class Memories:
         """Return the view that a tensor is. An unknown memory is ``new``, or its contents are copied now."""
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return Constant(tensor.detach().to("cpu", copy=True))
-        number, shape, offset = self._number(tensor, new), tuple(tensor.shape), tensor.storage_offset()
+        number, shape, offset = self._number(tensor, new), tuple(tensor.shape), int(tensor.storage_offset())
         return Place(number, tensor.dtype, shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def is_known(self, tensor: torch.Tensor) -> bool:
