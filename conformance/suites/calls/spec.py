@@ -115,7 +115,8 @@ def _ends(spec: Spec, like: torch.Tensor, generator: torch.Generator) -> torch.T
     """Return the ends of the groups of rows, or of terms of a sum, of a grouped product; the last one is all."""
     first, second = (operand["size"] for operand in spec.args[:2])
     ends = torch.rand(like.shape, generator=generator).cumsum(0)
-    return (ends / ends[-1] * first[0 if len(second) == 3 else 1]).round().to(like.dtype)
+    rows: int = first[0 if len(second) == 3 else 1]
+    return (ends / ends[-1] * rows).round().to(like.dtype)
 
 
 def _limit(spec: Spec, function: Any, argument: str, dim: Any) -> int:
