@@ -77,7 +77,7 @@ def wrong_calls(cell: Cell) -> None:
     of_kinds = unlike(cell, samples, draws=True)
     chosen = {id(sample): sample for sample in (representative(samples), *of_kinds)}
     for sample in chosen.values():
-        for wrong in _wrong_calls(cell, sample):
+        for wrong in (*_wrong_calls(cell, sample), *_without_columns(cell, sample)):
             _check_wrong(cell, wrong)
     for sample in of_kinds if cell.values else ():
         if sample.number in cell.tally.drawn:
@@ -343,6 +343,17 @@ def _wrong_calls(cell: Cell, sample: Call) -> Iterator[Wrong]:
             yield from _wrong_outputs(info, sample, usual, changes)
 
 
+def _without_columns(cell: Cell, sample: Call) -> Iterator[Wrong]:
+    """Yield the sample without columns in its input: of no elements there is no largest one.
+
+    Kernels are not asked for it: the host's divide by the number of columns.
+    """
+    given = sample.input
+    if isinstance(given, torch.Tensor) and given.layout is torch.strided and not given.is_quantized and given.dim():
+        empty = sample.with_tensor(given, given.detach()[..., :0].clone())
+        yield Wrong.of(empty.named(change="input 0 without columns"), cell.info.op)
+
+
 def _wrong_outputs(info: Any, sample: Call, usual: torch.Tensor, changes: list[tuple[Call, bool]]) -> Iterator[Wrong]:
     for other, grows in changes:
         yield Wrong.of(other, info.op, out=poisoned(usual.shape, usual.dtype), grows=grows)
@@ -361,11 +372,7 @@ def _shapes(cell: Cell, sample: Call) -> Iterator[Call]:
     for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized:
             continue
-        changed = list(_others(tensor.detach()))
-        if number == 0 and tensor.dim() and tensor.shape[-1]:
-            # Of no elements there is no largest one.
-            changed.append(("without columns", tensor.detach()[..., :0].clone()))
-        for name, other in changed:
+        for name, other in _others(tensor.detach()):
             yield sample.with_tensor(tensor, other).named(change=f"input {number} {name}")
 
 
