@@ -506,7 +506,8 @@ def test_a_draw_on_another_thread_that_leaves_out_its_mean(monkeypatch: pytest.M
 
 def test_a_kernel_that_reads_the_other_triangle_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def execute(function: Any, sample: Call, **extra: Any) -> Any:
-        if sample.kwargs.get("upper") and sample.input.dim() > 2 and not extra:
+        is_square = sample.input.shape[-2:] == sample.input.shape[-1:] * 2
+        if sample.kwargs.get("upper") and sample.input.dim() > 2 and is_square and not extra:
             lower = sample.input.tril()
             whole = lower + lower.tril(-1).mT
             return call(function, sample.with_arguments((whole, sample.args, sample.kwargs)))

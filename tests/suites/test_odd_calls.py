@@ -185,6 +185,8 @@ def unstable(function: Any, sample: Call, **extra: Any) -> Any:
 def with_head_of_queries(function: Any, sample: Call, **extra: Any) -> Any:
     """Scale by the size of the values."""
     query, value = sample.input, sample.args[1]
+    if not query.numel() or not value.numel():
+        return call(function, sample, **extra)
     scale = (value.shape[-1] / query.shape[-1]) ** 0.5
     return call(function, sample.with_arguments((query / scale, sample.args, sample.kwargs)), **extra)
 

@@ -170,7 +170,7 @@ def test_metadata(device, dtype):
 
 @case("accelerator.dtype.cast_from_float32", requires=[DTYPE], axes={"dtype": DTYPES})
 def test_cast_from_float32(check, device, dtype):
-    """Casts from float32 give the same bits as PyTorch's casts on the host."""
+    """Casts from float32, and from int64 if it is declared, give the same bits as PyTorch's casts on the host."""
     values = torch.cat([torch.linspace(-100.0, 100.0, 4099), torch.tensor([0.0, 1.0, 0.5, 1.5, 2.5, 1 / 3])])
     # C++ leaves casts of negative floats to unsigned integers undefined.
     source = values.abs() if dtype == "uint8" else values
@@ -180,11 +180,12 @@ def test_cast_from_float32(check, device, dtype):
     expected = source.to(dtype_of(dtype))
     wrong = differing_bytes(result, expected)
     assert wrong == 0, f"{wrong} bytes of the cast to {dtype} differ from the cast on the host"
+    if check.dtypes is None or "int64" in check.dtypes:
+        _check_cast_of_integers(check, device, dtype)
 
 
-@case("accelerator.dtype.cast_integers", requires=[DTYPE, DTYPE.on("int64")], axes={"dtype": DTYPES})
-def test_cast_integers(check, device, dtype):
-    """Casts from int64 give the same bits as PyTorch's casts on the host: all of its bits count, not the low ones."""
+def _check_cast_of_integers(check, device, dtype):
+    """Check casts from int64: all of its bits count, not the low ones."""
     target = dtype_of(dtype)
     powers = 2 ** torch.arange(63)
     values = torch.cat([torch.arange(-500, 500), 256 * torch.arange(-9, 9), powers - 1, powers, powers + 1, -powers])
@@ -196,7 +197,7 @@ def test_cast_integers(check, device, dtype):
     result = check.bits(values.to(device).to(target).cpu())
 
     wrong = differing_bytes(result, values.to(target))
-    assert wrong == 0, f"{wrong} bytes of the cast to {dtype} differ from the cast on the host"
+    assert wrong == 0, f"{wrong} bytes of the cast from int64 to {dtype} differ from the cast on the host"
 
 
 @case("accelerator.dtype.cast_to_unsigned", requires=[DTYPE.on("float32")], axes={"dtype": WIDE_UNSIGNED})

@@ -29,7 +29,9 @@ def refusal(device: torch.device, name: str) -> str | None:
     """Return how the device refuses to allocate this dtype, or to convert it as the host does; None if it does both."""
     kind = getattr(torch, name)
     try:
-        _allocate(kind, device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # complex32 is experimental
+            _allocate(kind, device)
     except Exception as error:  # backends raise their own classes
         return f"{type(error).__name__}: {str(error)[:200].partition(chr(10))[0]}"
     # PyTorch itself converts neither bits nor numbers of less than a byte.
