@@ -75,7 +75,7 @@ class Facts:
     untrained: bool = False  # gradients are open in large samples
     draws_pairs: bool = False  # no long draw: scores between all pairs of rows would not fit into memory
     short_in_16_bits: bool = False  # in 16 bits, oneDNN reads beyond long columns where a strided window fits once
-    needs_rows: bool = False  # without rows, PyTorch's CPU ends the process, or returns memory that nobody wrote
+    needs_rows: bool = False  # without rows, PyTorch ends the process, divides by zero, or returns unwritten memory
     resizes: bool = False  # a smaller tensor that grows has memory that nobody wrote
 
 
