@@ -28,6 +28,7 @@ from tests.faults.overriding import overridden
 
 from .cover import met, operator, sizes_of, text_of
 from .size_faults import KINDS, SizeFault, Sizes, behaviour, faults
+from .stretched import form_of
 
 #: Seconds of a processor for all calls of one operator with one fault.
 _LIMIT = 120
@@ -37,9 +38,12 @@ def sample_without(held: Sequence[str]) -> list[Spec]:
     """Return the ordinary calls of the sample that an architecture makes which is not held out, in any dtype.
 
     That is less than a sample that is chosen anew without these architectures: nothing takes the place of their calls.
+    A stretched call stays if an architecture that is not held out makes a call that is stretched to the like.
     """
-    made = {_plain(call) for name in data.architectures() if name not in held for call in data.calls_of(name)}
-    return [call for group in data.sample() if not group.is_deep for call in group.calls if _plain(call) in made]
+    others = [call for name in data.architectures() if name not in held for call in data.calls_of(name)]
+    made, forms = set(map(_plain, others)), set(map(form_of, others))
+    calls = [call for group in data.sample() if not group.is_deep for call in group.calls]
+    return [call for call in calls if _plain(call) in made or (not call.count and form_of(call) in forms)]
 
 
 def _plain(spec: Spec) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import itertools
 import json
 import math
@@ -23,13 +24,14 @@ import torch
 from conformance.numerics.trees import tensors
 from conformance.suites.calls import data
 from conformance.suites.calls.judging import run, why_unjudged, wrong
-from conformance.suites.calls.kernels import base_name, bound, is_pointwise
+from conformance.suites.calls.kernels import base_name, bound, is_pointwise, named
 from conformance.suites.calls.samples import has_rule
 from conformance.suites.calls.spec import Spec, function_of
 from conformance.suites.operators.plan.catalogue import operators
 
 from . import models, mutants
 from .cover import cover, met, on_meta, sizes_of, text_of, weights
+from .stretched import stretched_of
 
 #: Seconds for the trace of one model.
 _LONGEST = 30
@@ -46,6 +48,8 @@ _WHOLE_TAKES = 4
 #: Elements of a call that is there for its size, and of one that is judged whole; seconds of such a call, and of all of
 #: them. Those that fail are replaced by others, in so many rounds.
 _MOST_OF_A_SIZE, _MOST_WHOLE_OF_A_SIZE, _SECONDS_OF_A_SIZE, _ALL_SIZES, _ROUNDS = 1 << 26, 3 << 21, 1.5, 14.0, 4
+#: Number of the first of them where the sample's other calls stay; what a call gets depends on it.
+_NUMBER_OF_A_SIZE = 10_000
 #: Dtypes of these calls. One that the host does not make in its own dtype, or not in time, is made in another, for
 #: which its time counts so many times.
 _DTYPES_OF_A_SIZE = {"bfloat16": 1.0, "float32": 1.5}
@@ -235,7 +239,7 @@ def _measure(one: _Chosen, number: int, with_mutants: bool) -> None:
     if text:
         one.left_out = f"the host is wrong: {text}"
         return
-    if not any(bool(tensor.any()) for tensor in ran.after):
+    if not any(bool(tensor.any()) for tensor in ran.after) and base_name(ran.function) not in named("zeros"):
         one.left_out = "a device that does nothing gives its result"
         return
     if not with_mutants:
@@ -287,7 +291,7 @@ def scores_of(spec: Spec) -> int:
 def sized(
     found: dict[str, list[Spec]], kept: Sequence[_Chosen], number: int, known: Collection[str] = ()
 ) -> list[_Chosen]:
-    """Return further calls, for the faults of sizes that calls of the models meet and no ordinary call of the sample.
+    """Return stretched calls, for the faults of sizes that calls of the models meet and no ordinary call of the sample.
 
     They are ordinary, although one may take longer than others there. The mutants of ``known`` calls were run before.
     """
@@ -295,7 +299,7 @@ def sized(
     weight, seconds = weights(found.values()), {}
     ordinary = [one.spec for one in kept if not one.is_deep]
     have = set(map(text_of, ordinary))
-    for text, (dtype, times) in itertools.product(makers, _DTYPES_OF_A_SIZE.items()):
+    for text, (dtype, times) in itertools.product(stretched_of(makers), _DTYPES_OF_A_SIZE.items()):
         spec = Spec(*json.loads(text.replace('"bfloat16"', f'"{dtype}"')))
         if text_of(spec) in have or (dtype != "bfloat16" and '"bfloat16"' not in text):
             continue
@@ -306,15 +310,22 @@ def sized(
         left = _ALL_SIZES - sum(one.seconds for one in more)
         new = list(cover(seconds, weight, met([*ordinary, *(one.spec for one in more)]), left))
         for text in new:
-            del seconds[text]
+            seconds.pop(text, None)
             spec = Spec(*json.loads(text))
-            one = _Chosen(spec, main_dtype(spec), max(1, makers[text]))
+            one = _Chosen(spec, main_dtype(spec), makers[text])
             measure(one, number + len(more), with_mutants=text not in known)
+            if "scalar type" in one.left_out:  # the host has no such kernel in this dtype, at any size
+                for other in [other for other in seconds if _is_alike(Spec(*json.loads(other)), one)]:
+                    del seconds[other]
             if one.left_out or one.seconds > _SECONDS_OF_A_SIZE:
                 print(f"left out {spec}: {one.left_out or f'{one.seconds:.1f} s'}", flush=True)
             elif sum(other.seconds for other in more) + one.seconds <= _ALL_SIZES:
                 more.append(one)
     return more
+
+
+def _is_alike(spec: Spec, one: _Chosen) -> bool:
+    return spec.function == one.spec.function and main_dtype(spec) == one.dtype
 
 
 def written(measured: Sequence[_Chosen]) -> list[dict[str, Any]]:
@@ -336,13 +347,17 @@ def written(measured: Sequence[_Chosen]) -> list[dict[str, Any]]:
 def telling(row: dict[str, Any]) -> list[list[Any]]:
     """Leave calls out of a group whose result is zeros with the numbers of their place, and return the others.
 
-    A device that does nothing gives that result. What a call gets depends on its place in the group.
+    A device that does nothing gives that result. A call that cannot be made with them is left out too. What it
+    gets depends on its place in the group.
     """
     found: list[list[Any]] = []
     for call in row["calls"]:
-        with torch.no_grad():
-            after = run(Spec(*call), torch.device("cpu"), len(found)).after
-        if any(bool(tensor.any()) for tensor in after):
+        try:
+            with torch.no_grad():
+                ran = run(Spec(*call), torch.device("cpu"), len(found))
+        except RuntimeError:  # such as a mask that chooses more numbers than there are
+            continue
+        if any(bool(tensor.any()) for tensor in ran.after) or base_name(ran.function) in named("zeros"):
             found.append(call)
     row["calls"] = found
     return found
@@ -367,16 +382,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep", action="store_true", help="with --traced: run mutants only of calls that are new in the sample"
     )
+    parser.add_argument(
+        "--sizes", action="store_true", help="keep the sample, but for the calls that are there for their size"
+    )
     parser.add_argument("--coverage", action="store_true", help="print the shares of the data as it is")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if not (options.traced or options.coverage):
+    if not (options.traced or options.coverage or options.sizes):
         found, failed = traced(models.kinds())
         data.write_traced(data.TRACED, _versions(), found, failed)
         for kind, why in failed.items():
             print(f"no calls of {kind}: {why}")
     found = {name: data.calls_of(name) for name in data.architectures()}
-    if not options.coverage:
+    if options.sizes:
+        _write(_with_sizes(found, kept_of_sample(), _NUMBER_OF_A_SIZE))
+    elif not options.coverage:
         _choose(found, 60 * options.minutes, keep=options.keep)
     kept = [call for group in data.sample() for call in group.calls]
     same, alike = coverage(found, kept)
@@ -401,9 +421,29 @@ def _choose(found: dict[str, list[Spec]], seconds: float, *, keep: bool) -> None
             print(f"left out {one.spec}: {one.left_out}", flush=True)
     kept = [one for one in candidates if not one.left_out]
     set_tiers(kept)
-    more = sized(found, kept, len(candidates), known)
+    _write(_with_sizes(found, kept, len(candidates), known))
+
+
+def _with_sizes(
+    found: dict[str, list[Spec]], kept: Sequence[_Chosen], number: int, known: Collection[str] = ()
+) -> list[_Chosen]:
+    more = sized(found, kept, number, known)
     replaced = set(map(text_of, (one.spec for one in more)))
-    kept = [*(one for one in kept if text_of(one.spec) not in replaced), *more]
+    return [*(one for one in kept if text_of(one.spec) not in replaced), *more]
+
+
+def kept_of_sample() -> list[_Chosen]:
+    """Return the calls of the sample that are not there for their size alone, in their order; no case loses all."""
+    found = [
+        _Chosen(call, group.dtype, call.count, is_deep=group.is_deep)
+        for group in data.sample()
+        for call in group.calls
+        if group.is_deep or call.count >= min(_FEWEST_MAKERS, max(other.count for other in group.calls))
+    ]
+    return [dataclasses.replace(one, seconds=number * 1e-9) for number, one in enumerate(found)]
+
+
+def _write(kept: Sequence[_Chosen]) -> None:
     rows = [row for row in written(kept) if telling(row)]
     text = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     data.SAMPLE.write_text(f'{{"version":{data.VERSION},"groups":[\n{text}\n]}}\n', encoding="utf-8")

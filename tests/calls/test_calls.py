@@ -130,6 +130,12 @@ RULES = {
         [tensor(), tensor(1031, 211), tensor(1031, dtype="int64"), None, 1, -100, tensor()],
         {},
     ),
+    "_grouped_mm": ([tensor(4001, 40), tensor(5, 40, 56), tensor(5, dtype="int32")], {}),
+    "native_layer_norm_backward": (
+        [tensor(3, 11_003, 5), tensor(3, 11_003, 5), [5], tensor(3, 11_003, 1), tensor(3, 11_003, 1), tensor(5),
+         tensor(5), [True, True, True]],
+        {},
+    ),
     "silu": ([tensor(3, 100_003)], {}),
     "add_": ([tensor(3, 100_003), tensor(3, 1)], {"alpha": 2}),
     "cat": ([[tensor(3, 40_001), tensor(3, 40_003)], 1], {}),
@@ -185,6 +191,32 @@ def test_one_element_of_a_product_is_found_by_its_random_sum_alone() -> None:
     assert not freivalds.wrong_rows(function, given.args, given.kwargs, right, 0)
     assert "1 rows, the first one [0, 401]" in freivalds.wrong_rows(function, given.args, given.kwargs, changed, 0)
     assert wrong(product(changed), 0)
+
+
+@pytest.mark.parametrize("output", [1, 2])
+def test_a_gradient_of_a_norm_that_lacks_its_last_rows_is_found(output: int) -> None:
+    right = ran("native_layer_norm_backward")
+    grad, source, shape, mean, rstd, weight, bias, mask = right.given.args
+    fewer = (*(part[:-1] for part in (grad, source)), shape, mean[:-1], rstd[:-1], weight, bias, mask)
+    after = list(right.after)
+    after[output] = right.function(*fewer)[output]
+
+    assert wrong(Ran(right.function, right.given, after), 3)
+
+
+def test_zeros_are_made_in_memory_that_had_other_numbers(device: torch.device) -> None:
+    made = []
+
+    def forgotten(call: Call) -> Any:
+        if made:
+            return made[0]  # the memory as it was left
+        made.append(call.run())
+        return made[0]
+
+    spec = Spec("aten.new_zeros.default", [tensor(3), [333, 500]], {"pin_memory": False})
+    assert not wrong(run(spec, device, 1), 1)
+    with overridden({"aten::new_zeros": forgotten}, "PrivateUse1"):
+        assert wrong(run(spec, device, 1), 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from conformance.suites.calls.spec import Spec, function_of
 from tests.calls import held_out
 from tests.calls.cover import cover, met, operator, sizes_of, text_of, weights
 from tests.calls.size_faults import KINDS, SizeFault, behaviour
+from tests.calls.stretched import form_of, stretched, stretched_of
 from tests.faults.fault import Hits
 from tests.faults.overriding import overridden
 from tests.layers import longer
@@ -80,6 +82,30 @@ def test_calls_are_chosen_by_the_faults_that_they_meet_for_their_time() -> None:
     assert next(iter(cover(texts, weight, set(), 9))) == text_of(both)
     assert list(cover(texts, weight, met([both]), 9)) == []
     assert set(cover(texts, weight, set(), 1.2)) <= {text_of(long), text_of(wide)}
+
+
+def test_a_stretched_call_meets_the_limits_that_its_operator_can_have() -> None:
+    makers = {
+        text_of(Spec("aten.mm.default", [tensor(2048, 768), tensor(768, 3072)], {})): 3,
+        text_of(Spec("aten.bmm.default", [tensor(24, 1024, 64), tensor(24, 64, 1024)], {})): 2,
+    }
+    calls = [Spec(*json.loads(text)) for text in stretched_of(makers)]
+    faults = met(calls)
+
+    assert {fault.kind for fault in faults if fault.operator == "bmm"} == set(KINDS)
+    for name, kind in KINDS.items():
+        assert name == "matrices" or all(SizeFault("mm", name, limit) in faults for limit in kind.limits), name
+    assert {form_of(call) for call in calls} == {form_of(Spec(*json.loads(text))) for text in makers}
+
+
+def test_a_stretched_call_keeps_the_order_of_strides_and_what_is_expanded() -> None:
+    across = {"size": [64, 1024], "stride": [1, 64], "dtype": "float32"}
+    spread = {"size": [64, 1024], "stride": [0, 1], "dtype": "float32"}
+
+    for call in stretched(Spec("aten.add.Tensor", [across, spread], {})):
+        left, right = call.tensors()
+        assert left["stride"] == [1, left["size"][0]]
+        assert right["stride"] == [0, 1]
 
 
 def test_drawn_faults_are_met_by_a_call_of_the_architecture() -> None:

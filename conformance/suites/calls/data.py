@@ -1,7 +1,8 @@
 """Shipped data: the calls of transformers' default models, and the sample of them that the cases make.
 
 ``traced.json.xz`` has every call of each architecture. ``sample.json`` has the calls of the cases: for each kernel,
-dtype, class of sizes and class of strides the one that most architectures make. ``python -m tests.calls.run`` writes
+dtype, class of sizes and class of strides the one that most architectures make; and such calls with one size stretched
+beyond the limits of kernels, which no architecture makes (their ``count`` is 0). ``python -m tests.calls.run`` writes
 both. A call is in the sample only if its check found every mutant of its result then.
 """
 

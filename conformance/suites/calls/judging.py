@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from conformance.numerics.compare import compare, plain
+from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.judge.judging import length_of_sizes
@@ -49,7 +49,12 @@ def run(spec: Spec, device: torch.device, seed: int) -> Ran:
 
 def _results(function: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """Make a call, and return its outputs on the host."""
-    return [plain(tensor) for tensor in outputs_of(function, args, kwargs, function(*args, **kwargs))]
+    result = function(*args, **kwargs)
+    if base_name(function) in named("zeros"):
+        result.fill_(1)  # zeros are made once more, most likely in this memory: a kernel has to write them
+        del result
+        result = function(*args, **kwargs)
+    return [plain(tensor) for tensor in outputs_of(function, args, kwargs, result)]
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ def wrong(ran: Ran, seed: int) -> str:
     if shapes and found != shapes:
         return f"the results have the shapes {found}, not {shapes}"
     for part in parts_of(function, given.args, given.kwargs, ran.after):
-        if text := _wrong_part(function, part):
+        if text := _wrong_part(part.function or function, part):
             return text
     if base_name(function) in PRODUCTS and ran.after[0].is_floating_point():
         return wrong_rows(function, given.args, given.kwargs, ran.after[0], seed)
@@ -142,6 +147,10 @@ def _wrong_part(function: Any, part: Part) -> str:
             due = due.to(actual.dtype)  # what a backward pass needs may be kept in a wider dtype
         if (actual.shape, actual.dtype) != (due.shape, due.dtype):
             return f"output {position} is {tuple(actual.shape)} {actual.dtype}, not {tuple(due.shape)} {due.dtype}"
+        if base_name(function) in named("moves"):
+            if not same_bits(actual, plain(due)):  # there is no rounding, and so no need of an exact value
+                return f"output {position} has other numbers than its inputs"
+            continue
         compared = compare(actual, plain(due), lambda at=position: oracle.leaf(at), op_class, length)  # type: ignore[misc]
         if not compared.right and not chooses(function, part.args, part.kwargs, position, actual, due):
             return f"output {position}, in the part that is judged: {compared}"

@@ -35,6 +35,7 @@ class Part:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     after: list[torch.Tensor]
+    function: Any = None  # the kernel of the smaller call, if it is another one
 
 
 def parts_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], after: list[torch.Tensor]) -> list[Part]:
@@ -61,7 +62,7 @@ def _ruled(function: Any, whole: Part) -> list[Part]:
         return [_elements(whole)]
     rule = _RULES.get(name)
     found = rule(function, whole) if rule is not None else None
-    return [whole] if found is None else [found]
+    return [whole] if found is None else found if isinstance(found, list) else [found]
 
 
 def chosen(size: int, most: int = _ROWS) -> torch.Tensor:
@@ -126,6 +127,18 @@ def _of_batches(function: Any, whole: Part) -> Part:
     return Part(args, whole.kwargs, [whole.after[0][batches][:, rows][:, :, columns]])
 
 
+def _of_groups(function: Any, whole: Part) -> Part | None:
+    """Take some rows and some columns of a grouped product, in which each group of rows has its own right matrix."""
+    names = bound(function, whole.args, whole.kwargs)
+    left, right, ends = names["self"], names["mat2"], names["offs"]
+    if (left.dim(), right.dim()) != (2, 3) or ends is None or names["bias"] is not None:
+        return None
+    rows, columns = chosen(left.shape[0], 2 * _ROWS), chosen(right.shape[2])
+    groups = torch.searchsorted(ends.long(), rows, right=True)
+    args = (left[rows].unsqueeze(1), right[:, :, columns][groups])
+    return Part(args, {}, [whole.after[0][rows][:, columns].unsqueeze(1)], torch.ops.aten.bmm.default)
+
+
 def _of_convolution(function: Any, whole: Part) -> Part | None:
     """Take some images and some channels of a convolution's result."""
     names = bound(function, whole.args, whole.kwargs)
@@ -185,6 +198,22 @@ def _of_rows(function: Any, whole: Part) -> Part | None:
     return Part(args, kwargs, after) if len(after) == len(whole.after) else None
 
 
+def _of_norm_backward(function: Any, whole: Part) -> list[Part] | None:
+    """Take the gradients of some rows, and of some columns of the weight and the bias, which sum over all rows."""
+    names = bound(function, whole.args, whole.kwargs)
+    grad, source, shape, mean, rstd, weight, bias, mask = names.values()
+    if len(shape) != 1 or not all(mask) or weight is None or bias is None:
+        return None
+    grad, source, due = (tensor.reshape(-1, shape[0]) for tensor in (grad, source, whole.after[0]))
+    mean, rstd = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    rows, columns = chosen(len(source), max(_ROWS, _IN_ROWS // shape[0])), chosen(shape[0])
+    of_rows = (grad[rows], source[rows], shape, mean[rows], rstd[rows], weight, bias, [True, False, False])
+    few = [len(columns)]
+    own = (weight[columns], bias[columns], [False, True, True])
+    of_columns = (grad[:, columns], source[:, columns], few, mean, rstd, *own)
+    return [Part(of_rows, {}, [due[rows]]), Part(of_columns, {}, [tensor[columns] for tensor in whole.after[1:]])]
+
+
 def _of_reduction(function: Any, whole: Part) -> Part | None:
     """Take some positions of the largest dimension that a reduction keeps."""
     names = bound(function, whole.args, whole.kwargs)
@@ -237,16 +266,18 @@ def _of_losses(function: Any, whole: Part) -> Part | None:
     return Part(args, {}, [whole.after[0][places]])
 
 
-_RULES: Final[dict[str, Callable[[Any, Part], Part | None]]] = {
+_RULES: Final[dict[str, Callable[[Any, Part], Part | list[Part] | None]]] = {
     "mm": _of_matrices,
     "addmm": _of_matrices,
     "bmm": _of_batches,
     "baddbmm": _of_batches,
+    "_grouped_mm": _of_groups,
     "convolution": _of_convolution,
     "scaled_dot_product_attention": _of_attention,
     "embedding": _of_embedding,
     "embedding_dense_backward": _of_embedding_backward,
     "nll_loss_backward": _of_losses,
+    "native_layer_norm_backward": _of_norm_backward,
     **dict.fromkeys(
         ("_softmax", "_log_softmax", "_safe_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "cumsum",
          "native_layer_norm", "_fused_rms_norm", "topk", "sort"), _of_rows,

@@ -102,11 +102,21 @@ def made(spec: Spec, function: Any, seed: int, place: Callable[[Any], Any] = lam
         found = _value(value, generator, limits.get(name, 2))
         if is_positive and isinstance(found, torch.Tensor) and found.is_floating_point():
             found.abs_()
+        if base_name(function) == "_grouped_mm" and name == "offs" and isinstance(found, torch.Tensor):
+            found = _ends(spec, found, generator)
         return mapped(found, place)
 
     names = [described.name for described in function._schema.arguments]
     args = [argument(name, value, is_positive=is_positive) for name, value in zip(names, spec.args, strict=False)]
     return Made(tuple(args), {name: argument(name, value) for name, value in spec.kwargs.items()})
+
+
+def _ends(spec: Spec, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the ends of the groups of rows, or of terms of a sum, of a grouped product; the last one is all."""
+    first, second = (operand["size"] for operand in spec.args[:2])
+    ends = torch.rand(like.shape, generator=generator).cumsum(0)
+    rows: int = first[0 if len(second) == 3 else 1]
+    return (ends / ends[-1] * rows).round().to(like.dtype)
 
 
 def _limit(spec: Spec, function: Any, argument: str, dim: Any) -> int:
