@@ -19,7 +19,7 @@ _OF_DEVICES: Final = "dtypesIf"
 
 @functools.cache
 def database() -> dict[str, Any]:
-    """Return the OpInfos by full name, in the database's order.
+    """Return the OpInfos by full name: those of the database in its order, then those that it lacks.
 
     The first call in a process takes seconds.
     """
@@ -50,7 +50,10 @@ def database() -> dict[str, Any]:
     setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
     gc.freeze()  # the collector never looks at these objects again
     gc.enable()
-    return {info.full_name: info for info in common_methods_invocations.op_db}
+    from .unlisted import unlisted
+
+    listed = {info.full_name: info for info in common_methods_invocations.op_db}
+    return listed | {info.full_name: info for info in unlisted() if info.full_name not in listed}
 
 
 def _seed_generation(seed: int | None = None) -> None:

@@ -194,6 +194,11 @@ def _probabilities() -> Iterator[Arguments]:
         yield torch.full((_MANY,), chance), (), {}
 
 
+def _counted() -> Iterator[Arguments]:
+    counts, chances = torch.arange(30.0).view(6, 5), (_numbers(6, 5) > 0).float()
+    yield counts, (chances,), {}
+
+
 def _pooled(*sizes: int) -> Iterator[Arguments]:
     """Yield images of so many sizes with the random places of the pools given, with indices and without."""
     places = torch.rand(2, 3, len(sizes))
@@ -224,9 +229,13 @@ _DRAWS: dict[str, Callable[[], Iterator[Arguments]]] = {
     "normal.number_mean": lambda: iter([(0.0, (_numbers(5, 3),), {})]),
     "normal.in_place": lambda: iter([(_numbers(5, 3), (_ODD, 0.0), {})]),
     "uniform": lambda: iter([(_numbers(5, 3), (_ODD, _ODD), {})]),
+    "random": lambda: iter([(_numbers(5, 3), (_FIRST, _FIRST + 1), {})]),
+    "poisson": lambda: iter([(torch.zeros(5, 3), (), {})]),
+    "binomial": _counted,
     "multinomial": _one_hot,
     "bernoulli": _probabilities,
     "nn.functional.dropout": _kept,
+    "nn.functional.dropout1d": lambda: ((given[0], *rest) for given, *rest in _kept()),
     "nn.functional.dropout2d": _kept,
     "nn.functional.dropout3d": lambda: ((given[None], *rest) for given, *rest in _kept()),
     "nn.functional.fractional_max_pool2d": lambda: _pooled(9, 8),

@@ -75,6 +75,7 @@ def _pairs(first: torch.Tensor, second: torch.Tensor) -> Iterator[tuple[str, tor
 #: Arguments of a call that draws many independent numbers, by the full name of the operator.
 _DRAWS: Final[dict[str, Callable[[int], tuple[Any, ...]]]] = {
     "bernoulli": lambda n: (torch.full((n,), 0.5),),
+    "binomial": lambda n: (torch.full((n,), 40.0), torch.full((n,), 0.5)),
     "cauchy": lambda n: (torch.zeros(n), 0.0, 1.0),
     "exponential": lambda n: (torch.zeros(n), 1.0),
     "geometric": lambda n: (torch.zeros(n), 0.5),
@@ -83,8 +84,10 @@ _DRAWS: Final[dict[str, Callable[[int], tuple[Any, ...]]]] = {
     "nn.functional.dropout": lambda n: (torch.ones(n), 0.5, True),
     "normal": lambda n: (torch.zeros(n), torch.ones(n)),
     "normal.in_place": lambda n: (torch.zeros(n), 0.0, 1.0),
+    "poisson": lambda n: (torch.full((n,), 20.0),),
     "rand_like": lambda n: (torch.zeros(n),),
     "randn_like": lambda n: (torch.zeros(n),),
     "randint_like": lambda n: (torch.zeros(n), 1000),
+    "random": lambda n: (torch.zeros(n), 1000),
     "uniform": lambda n: (torch.zeros(n), 0.0, 1.0),
 }

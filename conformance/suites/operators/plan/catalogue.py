@@ -180,9 +180,10 @@ def cache_path() -> Path:
 
 def _key() -> str:
     facts = [platform.python_version(), *(_version(name) for name in ("torch", "numpy")), _database_stamp()]
-    # A change of these two files changes the list for the same torch.
-    database = Path(__file__).parents[1] / "calls" / "database.py"
-    facts += [path.read_text(encoding="utf-8") for path in (Path(__file__), database)]
+    # A change of these files changes the list for the same torch.
+    calls = Path(__file__).parents[1] / "calls"
+    own = (Path(__file__), calls / "database.py", calls / "unlisted.py")
+    facts += [path.read_text(encoding="utf-8") for path in own]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,8 @@
 """Lists of operators of torch series, for the plans of series that are not installed.
 
 ``conformance manifest --release`` writes the list of the installed torch, and the manifests of all series from the
-lists. After a change of ``catalogue._operator`` or ``database.py``, make every list again with a torch of its series.
+lists. After a change of ``catalogue._operator``, ``database.py`` or ``unlisted.py``, make every list again with a torch
+of its series.
 """
 
 from __future__ import annotations
