@@ -30,6 +30,8 @@ _SAMPLE_NUMBER, _NUMBER, _SPREAD_NUMBER = 9450, 9500, 9600
 _FIRST = 3
 #: Elements of a draw that is a sample of the cell.
 _FEW = 400
+#: Integers that need more than 32 bits.
+_WIDE_RANGE = 1 << 40
 #: A number that bfloat16 does not hold.
 _ODD = 1.2345678
 _INF = float("inf")
@@ -107,6 +109,25 @@ def forms_of_draws(cell: Cell) -> None:
         for arranged in (sample, *arrangements.of(cell.info, sample)):
             drawn, kept = _seeded(cell, arranged, 1), plain(arranged.input) / _HALF
             cell.judge.claim(arranged, bool(((drawn == 0) | (drawn == kept)).all()), "a number is another one's")
+
+
+@check(Mode.INFERENCE, dtypes=(torch.int64,), values=False)
+def wide_draws(cell: Cell) -> None:
+    """Check integers drawn from more than 32 bits: they reach high and low, and their last bits differ."""
+    make = _WIDE_DRAWS.get(cell.info.full_name)
+    if make is None:
+        return
+    for order, lowest in enumerate((0, -_WIDE_RANGE)):
+        given, args = make(lowest, lowest + _WIDE_RANGE)
+        sample = Call(_FORM_NUMBER + order, given, args, source=f"{_FEW} integers from {lowest} on, of 40 bits")
+        drawn = (_seeded(cell, sample, 1) - lowest).double() / _WIDE_RANGE
+        last = _seeded(cell, sample, 1) & 0xFF
+        inside = bool(drawn.min() >= 0 and drawn.max() < 1)
+        cell.judge.claim(sample, inside, "a number is outside of the range")
+        # For 400 uniform numbers, either has a probability below 1e-8.
+        spread = bool(drawn.min() < 0.05 and drawn.max() > 0.95)
+        cell.judge.claim(sample, spread, "the numbers do not reach both ends of the range")
+        cell.judge.claim(sample, last.unique().numel() > _FEW // 4, "the last 8 bits of most numbers are the same")
 
 
 def _seeded(cell: Cell, sample: Call, seed: int) -> torch.Tensor:
@@ -211,6 +232,12 @@ def _kept() -> Iterator[Arguments]:
         yield _numbers(2, 3, 4, 5), (), {"p": chance, "training": True}
 
 
+#: Input and other arguments of draws of integers from one number to below another, by the full name of the operator.
+_WIDE_DRAWS: dict[str, Callable[[int, int], tuple[Any, tuple[Any, ...]]]] = {
+    "randint": lambda low, high: (low, (high, (_FEW,))),
+    "randint_like": lambda low, high: (torch.zeros(_FEW, dtype=torch.int64), (low, high)),
+    "random": lambda low, high: (torch.zeros(_FEW, dtype=torch.int64), (low, high)),
+}
 #: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
 _SPREADS: dict[str, Callable[[torch.Tensor], tuple[Any, tuple[Any, ...]]]] = {
     "normal": lambda spread: (torch.zeros(6, 4), (spread,)),

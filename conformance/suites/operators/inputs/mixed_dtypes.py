@@ -1,4 +1,4 @@
-"""Operands of two dtypes, also in a list: integers of unlike width and sign, and integers beside fractions.
+"""Operands of two dtypes, also in a list: integers unlike in width and sign, integers and fractions, wide parameters.
 
 PyTorch promotes both to one dtype first. A kernel that compares bytes, or promotes by the first operand, is right for
 equal dtypes. The values are at the ends of the dtypes, and every pair of them is in one call.
@@ -20,9 +20,10 @@ from conformance.suites.operators.judge.cells import Cell
 
 from .comparing import check_supported
 from .families import source
+from .kinds import unlike
 
 #: Numbers from 8000 on are no numbers of other samples.
-_NUMBER = 8000
+_NUMBER, _WIDE = 8000, 8100
 _Numbers = tuple[float, ...]
 _VALUES: dict[torch.dtype, _Numbers] = {
     torch.bool: (False, True),
@@ -70,6 +71,21 @@ def mixed_dtypes(cell: Cell) -> Iterator[Call]:
         if all(kind in cell.info.dtypes and _is_declared(cell, kind) for kind in pair):
             sample = _sample(order, *pair, values)
             yield replace(sample, input=[sample.input, *sample.args], args=()) if takes_list else sample
+
+
+@source(Mode.INFERENCE, compare, dtypes=(torch.bfloat16, torch.float16), fixed=True, checked=True)
+def wide_parameters(cell: Cell) -> Iterator[Call]:
+    """Yield samples whose tensors behind the first are of float32, as models keep the weights of norms in 16 bits."""
+    for sample in unlike(cell, cell.fixed):
+        first, *others = sample.tensors or (None,)
+        if first is not sample.input or not _is_declared(cell, torch.float32):
+            continue
+        wide = sample
+        for tensor in others:
+            if tensor.dtype is cell.dtype and tensor.layout is torch.strided:
+                wide = wide.with_tensor(tensor, tensor.detach().float())
+        if wide is not sample:
+            yield replace(wide, number=_WIDE + sample.number, source="parameters in float32")
 
 
 def _is_list(given: object) -> bool:

@@ -49,7 +49,8 @@ _OF_NUMBERS = (torch.float32, torch.float64, torch.complex64, torch.int64)
 _EDGES = 8
 #: What stands for None, by the type of the argument in the schema. A transform of one number is no transform, and few
 #: tensors have a dimension 3.
-_FOR_NONE = {"Optional[float]": (0.7,), "Optional[number]": (1.3,), "Optional[int]": (3, 1)}
+_NUMBER_OR_NONE = "Optional[float]"
+_FOR_NONE = {_NUMBER_OR_NONE: (0.7,), "Optional[number]": (1.3,), "Optional[int]": (3, 1)}
 
 
 def compare(cell: Cell, other: Call) -> None:
@@ -232,7 +233,8 @@ def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with lists and numbers at their edges, those that the host computes.
 
     These are each list of integers in reverse, and with its first entry twice; each number equal to the one before it
-    (an empty range), and negative; each integer as large as a dimension (all elements are chosen), one, and zero.
+    (an empty range), and negative, also where it has a default; each integer as large as a dimension (all elements are
+    chosen), one, and zero.
     """
     if facts(cell.info.name).resizes:
         return
@@ -242,6 +244,11 @@ def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
         for name, other in (("in reverse", listed[::-1]), ("with an entry twice", (listed[0], *listed)))
     ]
     found += [(with_numbers_at(sample, values), name) for values, name in _edges(cell, sample)]
+    found += [
+        (sample.with_argument(name, -_FOR_NONE[_NUMBER_OR_NONE][0]), f"a negative {name}")
+        for name, _, kind in _defaults(cell.info, sample)
+        if kind == _NUMBER_OR_NONE and cell.op_class is not OpClass.ITERATIVE
+    ]
     for other, name in itertools.islice(((other, name) for other, name in found if computes(cell, other)), _EDGES):
         yield _named(other, name)
 
