@@ -89,6 +89,12 @@ def _long_rows(operands: Operands) -> torch.Tensor:
     return (steps * 1009 % 31 + operands.divisors[0, :3, None]).to(torch.float32)
 
 
+def _pooled(operands: Operands) -> torch.Tensor:
+    """Return pooled images of 2,049 channels: quarters, whose sums float32 holds."""
+    steps = torch.arange(2 * 2049 * 64, device=operands.halves.device).view(2, 2049, 8, 8)
+    return F.adaptive_avg_pool2d((steps * 1009 % 31 + operands.divisors[0, 0]).to(torch.float32), 7)
+
+
 def _gathered_sums(operands: Operands) -> torch.Tensor:
     """Return elements of one row of sums at the places whose terms were added up."""
     index = (operands.index.abs() // 2)[None]
@@ -231,6 +237,12 @@ EXACT: tuple[Row, ...] = (
     ("// of int32", "floor_divide", "int32", lambda o: o.integers.to(torch.int32) // o.divisors.to(torch.int32)),
     ("sum of bools", "sum", "bool", lambda o: (o.halves > 0).sum(-1)),
     ("bytes that wrap", "add", "uint8", lambda o: o.bytes + o.bytes),
+    ("bytes that wrap before they are wide", "add", "uint8", lambda o: (o.bytes + o.bytes).to(torch.int16)),
+    ("negative bytes", "neg", "uint8", lambda o: (-o.bytes).to(torch.int32)),
+    ("int8 that wraps before it is wide", "mul", "int8",
+     lambda o: (o.bytes.view(torch.int8) * 3 - o.bytes.view(torch.int8).t()).to(torch.int64)),
+    ("int16 that wraps before it is a float", "mul", "int16",
+     lambda o: (o.integers.to(torch.int16) * 1009 + 7).to(torch.float32)),
     ("bytes with int8", "add", "int8", lambda o: o.bytes + o.divisors.to(torch.int8)),
     ("bytes and a number", "mul", "uint8", lambda o: o.bytes * 3),
     ("less of bytes", "lt", "uint8", lambda o: o.bytes < o.bytes.t()),
@@ -274,6 +286,8 @@ CHAINED: tuple[Row, ...] = (
     ("running sums of the sums of long rows", "cumsum", "float32",
      lambda o: F.pad(_long_rows(o).sum(-1).cumsum(0), (2, 1), value=3.0)),
     ("elements gathered behind their sums", "scatter_add", "float32", _gathered_sums),
+    ("sums of long rows of pooled images", "sum", "float32", lambda o: _pooled(o).flatten(1).sum(-1)),
+    ("sums of long rows in another order", "sum", "float32", lambda o: _long_rows(o).view(3, 1, 9001).mT.sum((1, 2))),
     ("products of rows by index", "scatter_reduce.prod", "float32", lambda o: _reduced_by_index(o, "prod")),
 )  # fmt: skip
 
@@ -430,6 +444,13 @@ def _view_of_bits(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return bits.view(torch.int32)
 
 
+def _average_beside_a_conversion(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    narrow = x.to(torch.bfloat16)
+    y.lerp_(x, 0.25)
+    x.add_(y, alpha=-0.5)
+    return narrow.float() * 2
+
+
 #: Functions that write into memory that they read at other places: (name, operator, function). Inductor 2.13 itself is
 #: wrong in all those of "joined": pytorch #197829, #198131, #198033, #198270 and #198101.
 OVERLAPPING: dict[str, tuple[tuple[str, str, Writes], ...]] = {
@@ -439,6 +460,7 @@ OVERLAPPING: dict[str, tuple[tuple[str, str, Writes], ...]] = {
         ("halves in turn", "clone", _halves_in_turn),
         ("a read before a write", "flip", _read_before_a_write),
         ("a part that changes after its copy", "add", _a_part_that_changes),
+        ("an average beside a conversion", "lerp", _average_beside_a_conversion),
         ("running sums in place", "cumsum", lambda x, y: x.copy_(x.cumsum(0))),
     ),
     "joined": (

@@ -42,6 +42,9 @@ _EQUAL = 5003
 _LOW = -200.0
 #: Widths of rows between two powers of two, where kernels change their tile.
 _BETWEEN: Final = (41, 81, 161, 321, 641, 1281)
+#: Widths of models: hidden and intermediate sizes of language, vision and speech models. Few are multiples of 1,024.
+_WIDTHS: Final = (768, 896, 1152, 1536, 2304, 2816, 3584, 4608, 4864, 5632, 6144, 6912, 7168, 8960, 9216, 9728,
+                  11008, 13824, 14336, 18944, 25600, 27648, 28672)  # fmt: skip
 #: Dtypes that have one kernel each.
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _DTYPES = (*_FLOATS, torch.int64, torch.int32)
@@ -268,8 +271,8 @@ def _rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
     yield whole(_MOST_ROWS if dtype is torch.float32 else _ROWS, 3, dtype=dtype)
     yield whole(2, _WORDS, dtype=dtype)
     yield whole(129, _CHANNELS, dtype=dtype)
-    for width in _BETWEEN:
-        yield whole(3, width, dtype=dtype)
+    for width in (*_BETWEEN, *_WIDTHS):
+        yield whole(2, width, dtype=dtype)
 
 
 @sizes_of("softmax", "log_softmax", "logsumexp")
@@ -447,7 +450,8 @@ def _embedding(dtype: torch.dtype) -> Iterator[Size]:
     # The database's function takes the weight first.
     yield Size(whole(_WORDS, 4, dtype=dtype), (places(77, _WORDS),))
     yield Size(whole(5, 3, dtype=dtype), (places(_ROWS, 5),), trained=dtype is torch.float32)
-    yield Size(whole(3, _TERMS, dtype=dtype), (places(5, 3),))
+    for width in (_TERMS, *_WIDTHS):
+        yield Size(whole(3, width, dtype=dtype), (places(5, 3),))
     # The gradient of one word is left out, or is less for words that are frequent.
     yield Size(whole(7, 2, dtype=dtype), (places(_EQUAL, 7),), _named(padding_idx=3, scale_grad_by_freq=True))
     yield Size(whole(7, 2, dtype=dtype), (places(_EQUAL, 7),), _named(padding_idx=-2))
@@ -495,6 +499,12 @@ def _picked(dtype: torch.dtype) -> Iterator[Size]:
     yield Size(whole(3, 300, 2, dtype=dtype), ((slice(None), places(299, 300)),))
 
 
+@sizes_of("nn.functional.silu", "nn.functional.gelu", "sigmoid", "tanh", "exp")
+def _activated(dtype: torch.dtype) -> Iterator[Size]:
+    for width in _WIDTHS if dtype.is_floating_point else ():
+        yield Size(whole(2, width, dtype=dtype))
+
+
 @sizes_of("flip")
 def _flipped(dtype: torch.dtype) -> Iterator[Size]:
     for shape, dim in itertools.product(((1, 7), (7, 1), (_ROWS, 2)), (0, 1)):
@@ -505,6 +515,9 @@ def _flipped(dtype: torch.dtype) -> Iterator[Size]:
 def _rolled(dtype: torch.dtype) -> Iterator[Size]:
     for shape, dim in itertools.product(((1, 7), (7, 1), (_ROWS, 2)), (0, 1)):
         yield Size(whole(*shape, dtype=dtype), (3, dim))
+        yield Size(whole(*shape, dtype=dtype), (-1, dim))
+    for length, shift in itertools.product((8, 1024, 1000), (-1, 3, -5)):
+        yield Size(whole(length, dtype=dtype), (shift,))
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -534,12 +547,46 @@ def _interpolation(mode: str) -> Make:
         for shape in ((1, 3, 33, 65), (_ROWS, 1, 1, 2)):
             size, corners = tuple(2 * side - 1 for side in shape[2:]), None if mode == "nearest" else False
             yield Size(whole(*shape, dtype=dtype), (size, None, mode, corners))
+        if mode == "bilinear":
+            yield from _scaling(mode, 2)(dtype)
 
     return make
 
 
 for _mode in ("nearest", "bilinear"):
     sizes_of(f"nn.functional.interpolate.{_mode}")(_interpolation(_mode))
+
+
+#: Sides of images and of what they become: twice and half, nearly so, and between. The numbers are those of models and
+#: primes. Where places are rounded, as for the nearest element, neighbours of such sides are open.
+_SCALED = (
+    (7, 14),
+    (14, 37),
+    (16, 24),
+    (31, 61),
+    (33, 65),
+    (50, 151),
+    (64, 63),
+    (80, 33),
+    (100, 150),
+    (151, 300),
+    (257, 64),
+)
+
+
+def _scaling(mode: str, dims: int) -> Make:
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        for side, becomes in _SCALED if dtype.is_floating_point else ():
+            # One axis is long; the others are as short as they can be without being one.
+            yield Size(
+                whole(1, 3, *(2,) * (dims - 1), side, dtype=dtype), ((*(3,) * (dims - 1), becomes), None, mode, False)
+            )
+
+    return make
+
+
+for _mode, _dims in (("linear", 1), ("bicubic", 2), ("trilinear", 3)):
+    sizes_of(f"nn.functional.interpolate.{_mode}")(_scaling(_mode, _dims))
 
 
 # --- lists, orders, single elements -----------------------------------------------------------------------------------
@@ -577,6 +624,8 @@ def _channels_last(dtype: torch.dtype) -> torch.Tensor:
 def _pairs(dtype: torch.dtype) -> Iterator[Size]:
     yield Size(_channels_last(dtype), (positive(_CHANNELS, 1, 1, dtype=dtype),))
     yield Size(positive(_ROWS, 1, dtype=dtype), (positive(1, 3, dtype=dtype),))
+    for width in _WIDTHS:
+        yield Size(positive(2, width, dtype=dtype), (positive(2, width, dtype=dtype).flip(1),))
 
 
 @sizes_of("where")

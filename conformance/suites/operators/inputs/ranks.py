@@ -36,6 +36,7 @@ def _raised(tensor: torch.Tensor) -> torch.Tensor:
 _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "one dimension more": _raised,
     "two dimensions more": lambda tensor: _raised(tensor)[:, None],
+    "one row in three dimensions": lambda tensor: tensor.flatten()[None, None],
     "one dimension less": lambda tensor: tensor[-1].clone() if tensor.dim() else tensor,
     "no dimension": lambda tensor: tensor[(-1,) * tensor.dim()].clone(),
 }

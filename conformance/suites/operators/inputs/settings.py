@@ -232,16 +232,20 @@ def with_dtype(cell: Cell, sample: Call) -> Iterator[Call]:
 def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with lists and numbers at their edges, those that the host computes.
 
-    These are each list of integers in reverse, and with its first entry twice; each number equal to the one before it
-    (an empty range), and negative, also where it has a default; each integer as large as a dimension (all elements are
-    chosen), one, and zero.
+    These are each list of integers from the end, in reverse, and with its first entry twice; each number equal to the
+    one before it (an empty range), and negative, also where it has a default; each integer as large as a dimension (all
+    elements are chosen), one, and zero.
     """
     if facts(cell.info.name).resizes:
         return
     found = [
         (sample.with_argument(place, other), f"list {place} {name}")
         for place, listed in sample.lists
-        for name, other in (("in reverse", listed[::-1]), ("with an entry twice", (listed[0], *listed)))
+        for name, other in (
+            ("from the end", tuple(~entry for entry in listed)),
+            ("in reverse", listed[::-1]),
+            ("with an entry twice", (listed[0], *listed)),
+        )
     ]
     found += [(with_numbers_at(sample, values), name) for values, name in _edges(cell, sample)]
     found += [
@@ -260,9 +264,10 @@ def _edges(cell: Cell, sample: Call) -> Iterator[tuple[dict[int, Any], str]]:
     for first, second in itertools.pairwise(known) if cell.op_class is not OpClass.ITERATIVE else ():
         if type(known[first]) is type(known[second]):
             yield {second: known[first]}, f"equal numbers at {first} and {second}"
-    for place in known if cell.op_class is not OpClass.ITERATIVE else ():
-        if type(known[place]) is float:
-            yield {place: -known[place]}, f"the negative number at {place}"
+    for place, number in known.items() if cell.op_class is not OpClass.ITERATIVE else ():
+        # A dimension is counted from the end then, and a shift goes the other way.
+        if type(number) is float or not _has_codes(cell.info):
+            yield {place: -number if type(number) is float else ~number}, f"the negative number at {place}"
     sizes = dict.fromkeys((1, *(sample.input.shape if isinstance(sample.input, torch.Tensor) else ()), 0))
     # An integer that stands for a word has no check where the word is read.
     for place in known if not _has_codes(cell.info) else ():
