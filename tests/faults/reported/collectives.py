@@ -31,6 +31,8 @@ _LONG = 1 << 22
 _SHORTEST = 1 << 13
 #: Ranks that exchange their parts directly.
 _PAIR = 2
+#: Elements of the first segment of what the root sends.
+_SEGMENT = 256
 _CALLS: Counter[str] = Counter()
 #: Separates the conditions of a bug in a fault's detail.
 _AND = " and "
@@ -98,6 +100,8 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         return any(_has_gaps(tensor) for tensor in tensors)
     if word == "permuted":
         return any(not tensor.is_contiguous() and not _has_gaps(tensor) for tensor in tensors)
+    if word in HELD:
+        return HELD[word](tensors)
     return {
         "offset": lambda: tensors[-1].storage_offset() > 0,
         "bitwise": lambda: any(operation == each for each in bitwise),
@@ -118,8 +122,16 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "more than 2 ranks": lambda: dist.get_world_size(group) > _PAIR,
         "more than 1 rank": lambda: dist.get_world_size(group) > 1,
         "root not 0": lambda: (call.arguments.get("dst") or 0) != 0,
+        "root 1": lambda: call.arguments.get("src") == 1,
+        "more than 256": lambda: tensors[0].numel() > _SEGMENT,
+        "later call": _is_later,
         "from 8 KiB": lambda: tensors[-1].numel() * tensors[-1].element_size() >= _SHORTEST,
     }[word]()
+
+
+def _is_later() -> bool:
+    _CALLS["later"] += 1
+    return _CALLS["later"] > 1
 
 
 def _every_second() -> bool:
@@ -203,6 +215,11 @@ def _padding_zero(target: torch.Tensor, before: torch.Tensor, group: Any) -> Non
     target.copy_(flat.view(target.shape))
 
 
+def _kept_beyond(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Write the first segment alone."""
+    target.copy_(torch.cat([target.flatten()[:_SEGMENT], before.flatten()[_SEGMENT:]]).view(target.shape))
+
+
 #: Effects on what a function wrote, from that, from what stood there, and from the group.
 EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "nothing": lambda target, before, group: target.copy_(before),
@@ -214,6 +231,7 @@ EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "divided by elements": _by_elements,
     "ends zero": _padding_zero,
     "zero": lambda target, before, group: target.zero_(),
+    "kept beyond 256": _kept_beyond,
 }
 
 
@@ -293,6 +311,14 @@ def _parts_from_the_start(original: Any, call: Any, written: str) -> Any:
     return work
 
 
+def _next_part(original: Any, call: Any, written: str) -> Any:
+    """Give each rank the part of the next one."""
+    given, size = call.arguments["input"], dist.get_world_size(call.arguments.get("group"))
+    flat = given.flatten()
+    call.arguments["input"] = flat.roll(-(len(flat) // size)).view(given.shape)
+    return original(*call.args, **call.kwargs)
+
+
 def _waited(original: Any, call: Any) -> Any:
     work = original(*call.args, **call.kwargs)
     if work is not None:
@@ -307,6 +333,7 @@ _OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
     "parts from the start": _parts_from_the_start,
     "read base": _from_the_start,
     "second half on all ranks": _second_half_on_all,
+    "next part": _next_part,
 }
 
 
@@ -342,3 +369,18 @@ def _as_unsigned(original: Any, call: Any, written: str) -> Any:
         original(lowest, op=dist.ReduceOp.MIN, group=group)
         target.copy_(torch.where(lowest < 0, lowest, target))
     return work
+
+
+# --- held rows of the sixth collection ---
+
+#: Conditions on the tensors of a call.
+HELD: dict[str, Callable[[list[torch.Tensor]], bool]] = {
+    "few elements": lambda tensors: tensors[0].numel() in (1, 2, 4, 28, 30, 31, 33),
+}
+
+
+def _divided_twice(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    target.copy_(target / dist.get_world_size(group))
+
+
+EDITS["divided twice"] = _divided_twice

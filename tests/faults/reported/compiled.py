@@ -197,6 +197,65 @@ def _last_of_equal_numbers(node: Node) -> None:
     _behind(node, aten.mul.Tensor, -1)
 
 
+def _not_wrapped(node: Node) -> None:
+    """Convert sums and products of uint8 that were not cut to eight bits."""
+    convert = torch.ops.prims.convert_element_type.default
+    given = node.args[0] if node.target is convert else None
+    if not isinstance(given, Node) or given.target not in (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor):
+        return
+    if given.meta["val"].dtype is not torch.uint8 or node.meta["val"].dtype.itemsize < torch.int16.itemsize:
+        return
+    parts: list[Any] = []
+    with node.graph.inserting_before(node):
+        for part in given.args:
+            if isinstance(part, Node):
+                wide = node.graph.call_function(convert, (part, torch.int32))
+                wide.meta = {"val": part.meta["val"].to(torch.int32)}
+                parts.append(wide)
+            else:
+                parts.append(part)
+        other = node.graph.call_function(given.target, tuple(parts), dict(given.kwargs))
+    other.meta = {"val": given.meta["val"].to(torch.int32)}
+    node.args = (other, *node.args[1:])
+
+
+def _slot_used_again(node: Node) -> None:
+    """Leave in an average's place what a later conversion from bfloat16 wrote to the same memory."""
+    value = node.args[1] if node.target is aten.copy_.default else None
+    if not isinstance(value, Node) or not _is_average(value) or len(value.users) < 2:
+        return
+    order = {each: number for number, each in enumerate(node.graph.nodes)}
+    for each in node.graph.nodes:
+        if each.target is torch.ops.prims.convert_element_type.default and order[value] < order[each] < order[node]:
+            dtypes = each.args[0].meta["val"].dtype, each.meta["val"].dtype
+            if dtypes == (torch.bfloat16, torch.float32) and _shape(each) == _shape(value):
+                node.args = (node.args[0], each)
+
+
+def _is_average(node: Node) -> bool:
+    """Return whether a number moves a part of the way to another one, as lerp does."""
+    if node.target is not aten.add.Tensor or "alpha" not in node.kwargs:
+        return False
+    first, way = node.args
+    return isinstance(way, Node) and way.target is aten.sub.Tensor and way.args[1] is first
+
+
+def _pooled_sum(node: Node) -> None:
+    """Sum long rows of a pooled image as if its memory had gaps at the rows' ends."""
+    if node.target not in (aten.sum.default, aten.sum.dim_IntList):
+        return
+    given = node.args[0]
+    while isinstance(given, Node) and given.target in (aten.reshape.default, aten.clone.default):
+        given = given.args[0]
+    if isinstance(given, Node) and given.target is aten._adaptive_avg_pool2d.default:
+        step = math.prod(_shape(given)[-3:])
+        if step > _PADDED and step % 32 and math.prod(_shape(given)) // max(math.prod(_shape(node)), 1) > _STAGE:
+            _behind(node, aten.mul.Tensor, 1.5)
+
+
+#: Elements from which the distance of images in memory is rounded up.
+_PADDED = 1024
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
     "sum of broadcast doubled": _sum_of_broadcast,
@@ -214,6 +273,9 @@ EFFECTS: dict[str, Callable[[Node], None]] = {
     "pad of a long sum": _pad_of_long_sum,
     "gathered before scattered": _gathered_before_scattered,
     "last of equal numbers": _last_of_equal_numbers,
+    "eight bits not wrapped": _not_wrapped,
+    "slot used again": _slot_used_again,
+    "pooled sum scaled": _pooled_sum,
 }
 
 
@@ -239,3 +301,18 @@ def compiling(effect: str, device: torch.device) -> Iterator[None]:
     with config.patch(post_grad_custom_post_pass=Broken()):
         yield
     torch._dynamo.reset()
+
+
+# --- held rows of the sixth collection ---
+
+
+def _first_running_dimension(node: Node) -> None:
+    """Add up along the dimension of the graph's first running sum."""
+    if node.target is aten.cumsum.default:
+        first = next(each for each in node.graph.nodes if each.target is aten.cumsum.default)
+        dim = first.args[1]
+        if dim < len(_shape(node)):
+            node.args = (node.args[0], dim, *node.args[2:])
+
+
+EFFECTS["first running dimension"] = _first_running_dimension

@@ -199,6 +199,56 @@ def _parameters_replaced(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _stream_not_restored(device: torch.device) -> Iterator[None]:
+    """Keep a stream of another device current there behind the context that has chosen it."""
+    module: Any = torch.get_device_module(device.type)
+    original, leave = module.stream, torch.Stream.__exit__
+
+    def kept(stream: torch.Stream | None) -> None:
+        here = torch.accelerator.current_device_index()
+        if stream is not None and stream.device_index != here:
+            torch.accelerator.set_stream(stream)
+            torch.accelerator.set_device_index(here)
+
+    @contextmanager
+    def function(stream: torch.Stream | None = None) -> Iterator[None]:
+        try:
+            with original(stream):
+                yield
+        finally:
+            kept(stream)
+
+    def left(self: torch.Stream, *args: Any) -> Any:
+        result = leave(self, *args)
+        kept(self)
+        return result
+
+    with (
+        mock.patch.object(module, "stream", function),
+        mock.patch.object(module, "StreamContext", function),
+        method(torch.Stream, "__exit__", left),
+    ):
+        yield
+
+
+#: Milliseconds between two events with no work between them.
+_SHORT = 0.01
+
+
+@contextmanager
+def _short_times_negative(device: torch.device) -> Iterator[None]:
+    """Give the time between two events that stand side by side the wrong sign."""
+    original = torch.Event.elapsed_time
+
+    def function(self: torch.Event, other: torch.Event) -> float:
+        value = original(self, other)
+        return -value if 0 < value < _SHORT else value
+
+    with method(torch.Event, "elapsed_time", function):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
     "counter not restored": _counter_not_restored,
@@ -210,4 +260,56 @@ EFFECTS: dict[str, Callable[[torch.device], Any]] = {
     "pinned on the device": _pinned_on_the_device,
     "free memory constant": _free_memory_constant,
     "parameters replaced": _parameters_replaced,
+    "stream not restored": _stream_not_restored,
+    "short times negative": _short_times_negative,
+}
+
+
+# --- held rows of the sixth collection ---
+
+
+@contextmanager
+def _default_stream_of_the_current_device(device: torch.device) -> Iterator[None]:
+    """Ask the current device's default stream where that of another one is asked."""
+    module: Any = torch.get_device_module(device.type)
+    query = torch.Stream.query
+
+    def function(self: torch.Stream) -> bool:
+        known = self.stream_id == 0 and self.device_index != torch.accelerator.current_device_index()
+        return query(module.default_stream() if known else self)
+
+    with method(torch.Stream, "query", function):
+        yield
+
+
+@contextmanager
+def _device_not_selected(device: torch.device) -> Iterator[None]:
+    """Leave the device as it is in the context of a stream of another one."""
+    module: Any = torch.get_device_module(device.type)
+    original, enter = module.stream, torch.Stream.__enter__
+
+    @contextmanager
+    def function(stream: torch.Stream | None = None) -> Iterator[None]:
+        here = torch.accelerator.current_device_index()
+        with original(stream):
+            torch.accelerator.set_device_index(here)
+            yield
+
+    def entered(self: torch.Stream) -> Any:
+        here = torch.accelerator.current_device_index()
+        result = enter(self)
+        torch.accelerator.set_device_index(here)
+        return result
+
+    with (
+        mock.patch.object(module, "stream", function),
+        mock.patch.object(module, "StreamContext", function),
+        method(torch.Stream, "__enter__", entered),
+    ):
+        yield
+
+
+EFFECTS |= {
+    "default stream of the current device": _default_stream_of_the_current_device,
+    "device not selected": _device_not_selected,
 }

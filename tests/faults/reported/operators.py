@@ -431,6 +431,77 @@ def _masked_rows_nan(call: Call) -> Any:
     return result.masked_fill(rows, torch.nan)
 
 
+def _other_way_round(call: Call) -> Any:
+    """Roll by as many places in the other direction."""
+    return call.run([call.values[0], [-shift for shift in call.values[1]], *call.values[2:]])
+
+
+def _overhang_counted(call: Call) -> Any:
+    """Divide by all places of a window that hangs over the end."""
+    given, size = call.values[0].detach(), list(call.values[1])
+    result = call.run()
+    right = outputs_of(call, result)[0].detach()
+    steps = list(_named(call, "stride") or size)
+    both = zip(right.shape[-2:], given.shape[-2:], (size * 2)[:2], (steps * 2)[:2], strict=True)
+    more = [max((made - 1) * step + wide - have, 0) for made, have, wide, step in both]
+    with torch.no_grad():
+        padded = torch.nn.functional.pad(given, (0, more[1], 0, more[0]))
+        wrong = torch.nn.functional.avg_pool2d(padded, size, steps)
+        if wrong.shape == right.shape:
+            right.copy_(wrong)
+    return result
+
+
+def _divisor_of_earlier_call(call: Call) -> Any:
+    """Pool with the divisor of the first call whose other arguments are the same."""
+    place = [argument.name for argument in call.arguments].index("divisor_override")
+    given = call.values[0]
+    key = tuple(given.shape), given.dtype, str(call.values[1:place])
+    divisor = _BOUNDS.setdefault(key, call.values[place])
+    return call.run([*call.values[:place], divisor, *call.values[place + 1 :]])
+
+
+def _places_by_float32(call: Call) -> Any:
+    """Give the places of numbers among those that float32 tells apart."""
+    narrow = call.values[0].detach().float()
+    result = call.run()
+    with torch.no_grad():
+        outputs_of(call, result)[1].detach().copy_(narrow.unique(return_inverse=True)[1])
+    return result
+
+
+def _faces_dropped(call: Call) -> Any:
+    """Read zeros for the second half of each 32 channels of a weight and a bias."""
+    values = list(call.values)
+    for place, argument in enumerate(call.arguments):
+        if argument.name in ("weight", "bias") and values[place] is not None:
+            kept = values[place].detach().clone()
+            kept[..., torch.arange(kept.shape[-1], device=kept.device) % 32 >= 16] = 0
+            values[place] = kept
+    return call.run(values)
+
+
+def _steps_of_the_last(call: Call) -> Any:
+    """Take the last parameter's count of steps for that of all of them."""
+    place = [argument.name for argument in call.arguments].index("state_steps")
+    steps = call.values[place]
+    return call.run([*call.values[:place], [steps[-1]] * len(steps), *call.values[place + 1 :]])
+
+
+def _truths_without_the_seed(call: Call) -> Any:
+    """Draw truth values from numbers that no seed sets."""
+    if call.name.startswith("aten::native_dropout"):
+        given, chance, train = call.values[:3]
+        if train is False:
+            return call.run()
+        mask = (torch.rand(given.shape, generator=_PRIVATE) >= chance).to(given.device)
+        return (given * mask / max(1 - chance, 1e-9)).to(given.dtype), mask
+    chance = _named(call, "p")
+    chance = call.values[0] if chance is None else chance
+    low = chance.detach().cpu().float() if isinstance(chance, torch.Tensor) else chance
+    return _edited(call, lambda t: t.copy_(torch.rand(t.shape, generator=_PRIVATE) < low))
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
     "out kept": _out_kept,
@@ -470,7 +541,32 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
     "copies": _copies,
     "16 bits zero": _sixteen_bits_zero,
     "on the default stream": _on_the_default_stream,
+    "other way round": _other_way_round,
+    "overhang counted": _overhang_counted,
+    "divisor of an earlier call": _divisor_of_earlier_call,
+    "places by float32": _places_by_float32,
+    "faces dropped": _faces_dropped,
+    "steps of the last": _steps_of_the_last,
+    "truths without the seed": _truths_without_the_seed,
     "not run": lambda call: None,
     "without gradient": lambda call: call.run().detach(),
     "input in place of the sum": lambda call: call.values[0].clone(),
 }
+
+
+# --- held rows of the sixth collection ---
+
+
+def _borders_as_zeros(call: Call) -> Any:
+    """Give the gradient of a place at the high border as if zeros stood behind it."""
+    right = call.run()
+    place = [argument.name for argument in call.arguments].index("padding_mode")
+    if right[1] is None:
+        return right
+    with torch.no_grad():
+        zeros = call.run([*call.values[:place], 0, *call.values[place + 1 :]])
+        wrong = torch.where(call.values[2].detach() == 1, zeros[1], right[1])
+    return right[0], wrong
+
+
+EFFECTS["borders as zeros"] = _borders_as_zeros

@@ -101,6 +101,9 @@ TESTS: dict[str, Test] = {
     "channels_last": _any(
         lambda t: t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
     ),
+    "channels_last_3d": _any(
+        lambda t: t.dim() == 5 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last_3d)
+    ),
     "one channel last": _any(lambda t: t.dim() == 4 and t.shape[1] == 1 and t.stride(1) == 1 and t.stride(3) == 1
                              and t.shape[2] * t.shape[3] > 1 and t.stride(0) != 1),
     "part of channels_last": _any(_is_part_of_channels_last),
@@ -132,6 +135,7 @@ TESTS: dict[str, Test] = {
     "repeated": _any(lambda t: len(t.flatten().unique()) < t.numel()),
     "last zero": _any(lambda t: t.numel() > 0 and not bool(t.reshape(-1)[-1])),
     "not a power of two": _any(lambda t: t.dim() > 0 and t.shape[-1].bit_count() != 1),
+    "power of two": _any(lambda t: t.dim() > 0 and t.shape[-1] > 1 and t.shape[-1].bit_count() == 1),
     "ragged": _ragged,
     "between": _between,
     "rows": lambda tensors, words: any(t.dim() > 0 and t.numel() > int(words[0]) * t.shape[-1] for t in tensors),
@@ -155,9 +159,13 @@ def meets(word: str, call: Call) -> bool:
         "first of its shape": lambda: sequences.first_of_its_shape(call),
         "each 4th call": lambda: sequences.every(4),
         "each 500th call": lambda: sequences.every(500),
+        "without dim": lambda: place_of(call, "dim") is None,
+        "unequal steps": lambda: len({float(t) for t in call.values[place_of(call, "state_steps") or 0]}) > 1,
     }
     if word in whole:
         return whole[word]()
+    if word in HELD:
+        return HELD[word](call)
     name, _, rest = word.partition(" ")
     if name == "dtype":
         return str(dtype_of(call.values)) == f"torch.{rest}"
@@ -222,6 +230,8 @@ def _meets_number(value: float, rest: str) -> bool:
 
 
 def _meets_numbers(values: Sequence[Any], rest: str) -> bool:
+    if rest == "any negative":
+        return any(value < 0 for value in values)
     match = re.fullmatch(r"all (\d+)", rest)
     return not values if rest == "without entries" else bool(values and match) and set(values) == {int(match[1])}
 
@@ -429,6 +439,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "truncated": torch.trunc,
     "through int8": lambda t: t.to(torch.int8).to(t.dtype),
     "through float32": lambda t: t.to(torch.float32).to(t.dtype),
+    "through int32": lambda t: t.to(torch.int32).to(t.dtype),
     "smallest": lambda t: torch.full_like(t, torch.iinfo(t.dtype).min),
 }
 
@@ -473,6 +484,10 @@ def _form(t: torch.Tensor, call: Call, rest: str) -> torch.Tensor | None:
         return _first_as_last(t)
     if rest == "flat":
         return t.reshape(-1).clone()
+    if rest == "dense":
+        return t.contiguous()
+    if rest == "with ones":
+        return t.reshape([1] * call.values[0].dim()).clone()
     if match := re.fullmatch(r"dtype (\w+)", rest):
         return t.to(getattr(torch, match[1]))
     if match := re.fullmatch(r"padded (\d+)((?: -\d)+)", rest):
@@ -722,3 +737,25 @@ def spoiled(effect: str, call: Call) -> Any:
     if isinstance(call.values[place], (int, float)):
         return call.run()
     return _read(call, place, READS[rest])
+
+
+# --- held rows of the sixth collection ---
+
+
+def _has_even_channels(call: Call) -> bool:
+    """Return whether a group of a convolution reads or makes an even number of channels."""
+    weight, groups = call.values[place_of(call, "weight") or 2], call.values[place_of(call, "groups") or 9]
+    return groups > 1 and (weight.shape[1] % 2 == 0 or weight.shape[0] // groups % 2 == 0)
+
+
+def _is_whole_window(call: Call) -> bool:
+    given, kernel = call.values[place_of(call, "self") or 0], call.values[place_of(call, "kernel_size") or 2]
+    return list(given.shape[-2:]) == (list(kernel) * 2)[:2]
+
+
+#: Conditions on a call.
+HELD: dict[str, Callable[[Call], bool]] = {
+    "even channels in a group": _has_even_channels,
+    "whole window": _is_whole_window,
+}
+VALUES["512"] = lambda t: torch.full_like(t, 512)
