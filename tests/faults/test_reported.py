@@ -64,6 +64,8 @@ _WHOLE = {
     *("reduces last", "reduces first", "reduces all"),
     *("deterministic", "beside over 65535"),
     *("group size not a power of two", "again", "first of its shape", "each 4th call", "each 500th call"),
+    *("without dim", "unequal steps"),
+    *vocabulary.HELD,
 }
 #: Words that begin a condition or an effect and name no argument.
 _WORDS = {"written", "result", "dtype", "mixed", "16", "no", "gradient", *(key.split()[0] for key in vocabulary.OTHERS)}

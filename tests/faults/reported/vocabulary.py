@@ -478,16 +478,21 @@ def _like(t: torch.Tensor, given: torch.Tensor, rest: str) -> torch.Tensor | Non
     return _edit(t.copy_(given)) if t.shape == given.shape else torch.zeros_like(given)
 
 
+#: Results of another form that needs no other word.
+FORMS: dict[str, Callable[[torch.Tensor, Call], torch.Tensor | None]] = {
+    "first as last": lambda t, call: _first_as_last(t),
+    "flat": lambda t, call: t.reshape(-1).clone(),
+    "dense": lambda t, call: t.contiguous(),
+    "with ones": lambda t, call: t.reshape([1] * call.values[0].dim()).clone(),
+    "first of self": lambda t, call: _edit(t.copy_(call.values[0].reshape(-1)[0].expand(t.shape))),
+    "one": lambda t, call: _edit(t.fill_(1)),
+}
+
+
 def _form(t: torch.Tensor, call: Call, rest: str) -> torch.Tensor | None:
     """Return a result of another form."""
-    if rest == "first as last":
-        return _first_as_last(t)
-    if rest == "flat":
-        return t.reshape(-1).clone()
-    if rest == "dense":
-        return t.contiguous()
-    if rest == "with ones":
-        return t.reshape([1] * call.values[0].dim()).clone()
+    if rest in FORMS:
+        return FORMS[rest](t, call)
     if match := re.fullmatch(r"dtype (\w+)", rest):
         return t.to(getattr(torch, match[1]))
     if match := re.fullmatch(r"padded (\d+)((?: -\d)+)", rest):
@@ -499,10 +504,6 @@ def _form(t: torch.Tensor, call: Call, rest: str) -> torch.Tensor | None:
         return _like(t, given, rest)
     if rest.startswith("dtype of "):
         return t.to(next(iter(tensors_of(given))).dtype)
-    if rest == "first of self":
-        return _edit(t.copy_(call.values[0].reshape(-1)[0].expand(t.shape)))
-    if rest == "one":
-        return _edit(t.fill_(1))
     raise ValueError(f"no effect is called result {rest}")
 
 
