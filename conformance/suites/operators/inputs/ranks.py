@@ -23,7 +23,7 @@ from .families import Stage, source
 from .kinds import of_other_sizes, unlike
 
 #: Numbers from 9640 on are no numbers of other samples.
-_NUMBER, _ONE_TENSOR = 9640, 9659
+_NUMBER, _ONE_ROW, _ONE_TENSOR = 9640, 9653, 9659
 #: Samples of an operator with unlike arguments or numbers of dimensions.
 _SAMPLES = 5
 
@@ -36,7 +36,6 @@ def _raised(tensor: torch.Tensor) -> torch.Tensor:
 _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "one dimension more": _raised,
     "two dimensions more": lambda tensor: _raised(tensor)[:, None],
-    "one row in three dimensions": lambda tensor: tensor.flatten()[None, None],
     "one dimension less": lambda tensor: tensor[-1].clone() if tensor.dim() else tensor,
     "no dimension": lambda tensor: tensor[(-1,) * tensor.dim()].clone(),
 }
@@ -58,6 +57,10 @@ def ranks(cell: Cell) -> Iterator[Call]:
     number = _NUMBER
     for given in unlike(cell, cell.fixed, _SAMPLES, by_dims=True):
         yield replace(given, number=number, source="another number of dimensions")
+        # Kernels that join dimensions, or take the first one for the number of elements, differ for one row.
+        row = _changed(given, lambda tensor: tensor.flatten()[None, None], first_alone=False)
+        if host_call(cell.info.op, row).comparable:
+            yield replace(row, number=_ONE_ROW + number - _NUMBER, source="one row in three dimensions")
         number += 1
     for name, change in _CHANGES.items():
         for first_alone in (False, True) if len(sample.tensors) > 1 else (False,):
