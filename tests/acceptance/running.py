@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import json
 import os
 import select
@@ -11,13 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from conformance.reports.model import Report
 from conformance.reports.report_json import read_report
+
+from .forked import Forked
 
 HERE = Path(__file__).parent
 #: Words of a run without plugins that serve this project's own tests. To import hypothesis takes a tenth of a run.
@@ -26,8 +34,15 @@ PLAIN = ("-p", "no:randomly", "-p", "no:hypothesispytest", "-p", "no:anyio")
 ALWAYS = (*PLAIN, "-p", "no:cacheprovider")
 #: What a process with a device imports. A controller has none, and must not need it.
 TORCH = ("torch", "numpy", "mpmath")
+#: What the database of operators and PyTorch's own device tests import from elsewhere, for ``imported``.
+LIBRARIES = ("torch._inductor.utils", "scipy.signal", "scipy.stats")
 #: What takes a run of operators longest to import, for ``imported``.
-DATABASE = ("torch.testing._internal.common_methods_invocations",)
+DATABASE = (*LIBRARIES, "torch.testing._internal.common_methods_invocations")
+#: Modules of processes that others start from, for they need them too.
+SHARED = ((), TORCH, (*TORCH, *LIBRARIES))
+
+#: Whether a process can be forked, and its end be awaited beside other events.
+FORKS = hasattr(os, "fork") and hasattr(os, "pidfd_open")
 
 
 @dataclass(frozen=True)
@@ -89,13 +104,14 @@ def run(
 ) -> Run:
     """Run ``pytest`` to its end.
 
-    A run is a copy of a process that has imported pytest. Without workers, it has imported torch too, and the modules
-    ``imported``. Runs that have to be new processes call ``start``.
+    A run is a copy of a process that has imported pytest, and its workers are copies of one that has imported torch
+    too, and the modules ``imported``. Without workers, the run is. Runs that have to be new processes call ``start``.
     """
     folder = cwd / "conformance-report" / name
-    if hasattr(os, "fork"):
-        loaded = (*TORCH, *imported) if "-n0" in arguments else ()
-        return Run(*_preloaded(loaded).run([*always, *arguments], cwd, environment(**more), timeout), folder)
+    if FORKS:
+        device = _preloaded((*TORCH, *imported))
+        ran, workers = (device, "") if "-n0" in arguments else (_preloaded(()), device.socket)
+        return Run(*ran.run([*always, *arguments], cwd, environment(**more), timeout, workers), folder)
     process = start(*arguments, cwd=cwd, always=always, **more)
     try:
         output, _ = process.communicate(timeout=timeout)
@@ -105,24 +121,104 @@ def run(
     return Run(process.returncode, output, folder)
 
 
+def python(
+    *arguments: str, cwd: Path, timeout: float = 240, imported: tuple[str, ...] = (), **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -c`` or ``python -m`` to its end, with what a run without workers has imported."""
+    return child([sys.executable, *arguments], cwd=cwd, env=environment(**more), timeout=timeout, imported=imported)
+
+
+def child(
+    command: Sequence[str],
+    *,
+    timeout: float | None = None,
+    stderr: int | None = None,
+    imported: tuple[str, ...] = (),
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Do what ``subprocess.run`` does with a command of this interpreter that captures its output as text."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        places = {"stdout": out, "stderr": out if stderr == subprocess.STDOUT else err}
+        process = started_child(command, imported=imported, **{**options, **places})
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, status, out.read(), err.read())
+
+
+def started_child(
+    command: Sequence[str],
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: Any,
+    stderr: Any,
+    start_new_session: bool = False,
+    imported: tuple[str, ...] = (),
+    **_: object,
+) -> Any:
+    """Do what ``subprocess.Popen`` does with a command of this interpreter that has no input and writes to files."""
+    with Path(os.devnull).open() as nothing:
+        other = stdout if stderr == subprocess.STDOUT else stderr
+        if not FORKS:
+            return subprocess.Popen(
+                command, cwd=cwd, env=env, stdin=nothing, stdout=stdout, stderr=other,
+                start_new_session=start_new_session,
+            )  # fmt: skip
+        files = (nothing.fileno(), stdout.fileno(), other.fileno())
+        server = _preloaded((*TORCH, *imported)).socket
+        return Forked(server, command[1:], files, os.fspath(cwd or "."), env, start_new_session)
+
+
+@contextlib.contextmanager
+def forked_children(module: types.ModuleType, *imported: str) -> Iterator[None]:
+    """Let children of a module that are of this interpreter be forked, with torch and the modules ``imported``."""
+    like = types.SimpleNamespace(**vars(subprocess))
+    like.run = functools.partial(child, imported=imported)
+    like.Popen = functools.partial(started_child, imported=imported)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "subprocess", like)
+        yield
+
+
 class Preloaded:
-    """A process that runs pytest in copies of itself; see preloaded.py."""
+    """A process that runs pytest and Python in copies of itself; see preloaded.py. It ends when its input does."""
 
     def __init__(self, imported: Sequence[str]) -> None:
-        # It ends when its standard input does.
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "preloaded.py"), *imported],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        atexit.register(self._process.communicate)
+        self._folder = tempfile.TemporaryDirectory()
+        #: Where it forks processes of Python, such as workers; see forked.py.
+        self.socket = str(Path(self._folder.name, "socket"))
+        program = f"import runpy; runpy.run_path({str(HERE / 'preloaded.py')!r}, run_name='__main__')"
+        command = [sys.executable, "-c", program, self.socket, *imported]
+        (task, tasks), (answers, answer) = os.pipe(), os.pipe()
+        self._process = self._started(command, tuple(imported), (task, answer, 2))
+        os.close(task)
+        os.close(answer)
+        self._tasks, self._answers = os.fdopen(tasks, "w"), os.fdopen(answers)
+        self._answers.readline()  # it listens
+        atexit.register(self._close)
 
-    def run(self, arguments: list[str], cwd: Path, variables: dict[str, str], timeout: float) -> tuple[int, str]:
-        """Return the exit status and the output of a run."""
-        assert self._process.stdin
-        assert self._process.stdout
+    def _close(self) -> None:
+        self._tasks.close()
+        self._answers.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def _started(self, command: list[str], imported: tuple[str, ...], files: tuple[int, int, int]) -> Any:
+        """Start the process: anew, or as a copy of the one with most of its modules."""
+        shared = [modules for modules in SHARED if len(modules) < len(imported) and imported[: len(modules)] == modules]
+        if shared and FORKS:
+            return Forked(_preloaded(shared[-1]).socket, command[1:], files, env=environment())
+        return subprocess.Popen(command, stdin=files[0], stdout=files[1], env=environment())
+
+    def run(
+        self, arguments: list[str], cwd: Path, variables: dict[str, str], timeout: float, workers: str = ""
+    ) -> tuple[int, str]:
+        """Return the exit status and the output of a run; workers are forked at the socket ``workers``."""
         with tempfile.TemporaryDirectory() as folder:
             # A pipe, as of any child process: it ends when the last process that writes has ended.
             pipe = Path(folder, "output")
@@ -130,11 +226,12 @@ class Preloaded:
             output = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
             try:
                 task = {"arguments": arguments, "cwd": str(cwd), "environment": variables, "output": str(pipe)}
-                print(json.dumps(task), file=self._process.stdin, flush=True)
-                text = _read(output, int(self._process.stdout.readline()), timeout)
+                task["workers"] = workers
+                print(json.dumps(task), file=self._tasks, flush=True)
+                text = _read(output, int(self._answers.readline()), timeout)
             finally:
                 os.close(output)
-        return int(self._process.stdout.readline()), text
+        return int(self._answers.readline()), text
 
 
 _preloaded = cache(Preloaded)

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.cli.main import main
 
-from .running import HERE, Run, run
+from .running import DATABASE, HERE, Run, run
 
 ADD, UNFOLD = "operators.add[float32-inference]", "operators.nn.functional.unfold[float32-training]"
 MAXIMUM, EXPM1 = "operators.maximum[float32-inference]", "foreach.expm1[float32]"
@@ -27,7 +27,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     shutil.copy(HERE / "faulty.py", folder)
     chosen = [f"--case={id}" for id in (ADD, UNFOLD, MAXIMUM, EXPM1)]
     variables = {"PYTHONPATH": str(folder), "CONFORMANCE_CASE_SECONDS": "8"}
-    return run("--accelerator=faulty:Faulty", *chosen, "-n1", cwd=folder, name="faulty-Faulty", **variables)
+    return run(
+        "--accelerator=faulty:Faulty", *chosen, "-n1", cwd=folder, name="faulty-Faulty", imported=DATABASE, **variables
+    )
 
 
 def test_the_verdict_names_the_call(finished: Run) -> None:

@@ -14,7 +14,7 @@ from conformance.accelerators.simulated.habits import HABITS
 from tests.layers import longer
 from tests.rows import every_row
 
-from .running import Run, run
+from .running import DATABASE, Run, run
 
 LIKE_CUDA = "conformance.accelerators.simulated.like_cuda:LIKE_CUDA"
 #: One cell for each kind of habit; and before and after it, cases that need a working device.
@@ -45,7 +45,7 @@ def cells(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def finished(cells: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Run:
     cases = [f"--case=operators.{cell}" for cell in cells]
     folder: Path = tmp_path_factory.mktemp("like_cuda")
-    return run(f"--accelerator={LIKE_CUDA}", "-n1", *cases, cwd=folder, name="like-cuda")
+    return run(f"--accelerator={LIKE_CUDA}", "-n1", *cases, cwd=folder, name="like-cuda", imported=DATABASE)
 
 
 def test_no_cell_is_accused(cells: tuple[str, ...], finished: Run) -> None:

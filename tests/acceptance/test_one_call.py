@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.reports.calls import CALL, SCRIPT
 from conformance.reports.verdict import Outcome, Reason
 
-from .running import run
+from .running import DATABASE, run
 
 CASE = "operators.add[float32-inference]"
 #: An accelerator of the host that reads the storage of every tensor from its beginning.
@@ -39,7 +40,9 @@ CPU = resolve("cpu").load()
 
 
 def test_selected_calls_alone_are_judged(tmp_path: Path) -> None:
-    done = run("--accelerator=cpu", "-n0", f"--case={CASE}{{form=out,arrangement=offset}}", cwd=tmp_path)
+    done = run(
+        "--accelerator=cpu", "-n0", f"--case={CASE}{{form=out,arrangement=offset}}", cwd=tmp_path, imported=DATABASE
+    )
     assert done.status == 0, done.output
 
     (case,) = done.report.cases
@@ -49,7 +52,7 @@ def test_selected_calls_alone_are_judged(tmp_path: Path) -> None:
 
 
 def test_a_selection_of_no_call_is_a_skip_with_a_sentence(tmp_path: Path) -> None:
-    done = run("--accelerator=cpu", "-n0", f"--case={CASE}{{form=sideways}}", cwd=tmp_path)
+    done = run("--accelerator=cpu", "-n0", f"--case={CASE}{{form=sideways}}", cwd=tmp_path, imported=DATABASE)
 
     (case,) = done.report.cases
 
@@ -60,7 +63,8 @@ def test_a_selection_of_no_call_is_a_skip_with_a_sentence(tmp_path: Path) -> Non
 def test_the_repro_line_of_a_failure_makes_the_failed_call_alone(tmp_path: Path) -> None:
     (tmp_path / "defect.py").write_text(DEFECT)
     arguments = ("--accelerator=defect:CPU", "-n0")
-    done = run(*arguments, f"--case={CASE}", cwd=tmp_path, name="defect-CPU", PYTHONPATH=str(tmp_path))
+    about: dict[str, Any] = {"name": "defect-CPU", "imported": DATABASE, "PYTHONPATH": str(tmp_path)}
+    done = run(*arguments, f"--case={CASE}", cwd=tmp_path, **about)
     (case,) = done.report.cases
     call = str(case.metrics[CALL])
 
@@ -68,7 +72,7 @@ def test_the_repro_line_of_a_failure_makes_the_failed_call_alone(tmp_path: Path)
     assert case.repro.endswith(f"--case '{CASE}{call}' -n0")
     assert "def run(device):" in str(case.metrics[SCRIPT])
 
-    again = run(*arguments, f"--case={CASE}{call}", cwd=tmp_path, name="defect-CPU", PYTHONPATH=str(tmp_path))
+    again = run(*arguments, f"--case={CASE}{call}", cwd=tmp_path, **about)
 
     (repeated,) = again.report.cases
     assert repeated.message == case.message
@@ -79,7 +83,7 @@ def test_the_repro_line_of_a_failure_makes_the_failed_call_alone(tmp_path: Path)
 def test_a_case_file_may_select_calls(tmp_path: Path) -> None:
     (tmp_path / "calls.txt").write_text(f"{CASE}{{form=in-place}}\n")
 
-    done = run("--accelerator=cpu", "-n0", "--case-file=calls.txt", cwd=tmp_path)
+    done = run("--accelerator=cpu", "-n0", "--case-file=calls.txt", cwd=tmp_path, imported=DATABASE)
 
     assert done.status == 0, done.output
     assert len(done.report.cases) == 1

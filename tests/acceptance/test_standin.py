@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +17,7 @@ from conformance.reports.declaration.claims import check_claims
 from conformance.reports.verdict import Outcome
 from tests.layers import longer
 
-from .running import DATABASE, HERE, Run, environment, run
+from .running import DATABASE, HERE, Run, python, run
 
 STANDIN = HERE.parent / "standin"
 #: What lets Python find the vendor's packages. Nothing installs them.
@@ -30,13 +28,6 @@ USAGE = 4
 needs_deepspeed = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="needs the extra: pip install deepspeed"
 )
-
-
-def python(*arguments: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=cwd, env=environment(**more), capture_output=True, text=True, check=False, timeout=240
-    )
 
 
 @pytest.fixture(scope="module", params=longer(["compile", ""]))

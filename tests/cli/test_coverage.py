@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from conformance.cli import coverage
 from conformance.cli.main import main
 from conformance.coverage import databases, reference
 from conformance.coverage.map import CoverageMap
 from conformance.coverage.tables import NO_REASON, missing_share, reason_of, tables, text
+from tests.acceptance.running import DATABASE, forked_children
 from tests.docs import known_gaps
 from tests.layers import longer
 
 FLAGS = {"self": ["float32", "n4"], "other": ["float32", "n4"], "alpha": ["=1"], "result": ["float32", "n4"]}
+
+
+@pytest.fixture(autouse=True)
+def forked() -> Iterator[None]:
+    with forked_children(coverage, *DATABASE):
+        yield
 
 
 def recorded(**places: list[str]) -> CoverageMap:

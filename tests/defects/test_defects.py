@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.running import environment
+from tests.acceptance.running import DATABASE, python
 from tests.layers import longer
 
 from . import measuring
@@ -35,15 +33,8 @@ def measured(mutants: list[Mutant], tmp_path_factory: pytest.TempPathFactory) ->
     # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
     (folder / "tests").symlink_to(ROOT / "tests")
     names = [f"--mutant={mutant.name}" for mutant in mutants]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.defects.run", "--quick", "--jobs=1", "--out=measured.json", *names],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
+    words = ("-m", "tests.defects.run", "--quick", "--jobs=1", "--out=measured.json", *names)
+    done = python(*words, cwd=folder, timeout=900, imported=DATABASE)
     found = measuring.read(folder / "measured.json").by_name
     assert found, f"status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return found

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from conformance.reports.verdict import Verdict
-from tests.acceptance.running import Run
+from tests.acceptance.running import DATABASE, Run
 from tests.acceptance.running import run as run_pytest
 
 from . import bench, measuring
@@ -40,6 +40,7 @@ def run(mutant: Mutant, cases: list[str], folder: Path) -> Run:
         workers,
         cwd=folder,
         name="sim",
+        imported=DATABASE,
         PYTHONPATH=str(folder),
         **{VARIABLE: mutant.name},
     )

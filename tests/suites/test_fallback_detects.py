@@ -31,6 +31,7 @@ from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.plan import catalogue
+from tests.acceptance.running import DATABASE
 from tests.acceptance.running import run as user_run
 
 from . import host_detours as detours
@@ -212,9 +213,8 @@ def test_nothing_is_printed_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """Unless told otherwise before torch is imported, its profiler prints two lines for every recording."""
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
 
-    done = user_run(
-        "--accelerator=sim", "--case", "operators.mm[float32-inference]", "-n0", "-s", cwd=tmp_path, name=SIM
-    )
+    words = ("--accelerator=sim", "--case", "operators.mm[float32-inference]", "-n0", "-s")
+    done = user_run(*words, cwd=tmp_path, name=SIM, imported=DATABASE)
 
     assert done.status == 0, done.output
     assert "profiler_st" not in done.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from conformance.reports.loading import load
 from conformance.upstream import export, running
 from conformance.upstream.evidence import Evidence, Standing
 from conformance.upstream.series import ADAPTERS, series_of
+from tests.acceptance.running import LIBRARIES, forked_children
 
 ADAPTER = ADAPTERS["2.13"]
 YES, BAD = (
@@ -62,6 +64,12 @@ class TestOfTheHost(TestCase):
 instantiate_device_type_tests(TestMine, globals())
 instantiate_device_type_tests(TestSparse, globals())
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> Iterator[None]:
+    with forked_children(running, *LIBRARIES):
+        yield
 
 
 def checkout(folder: Path, **files: str) -> Path:
