@@ -40,13 +40,14 @@ def test_planned_is_accounted_and_nothing_fails(shard: str, slice_run: Run) -> N
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("shard", [SLICE], indirect=True)
 @pytest.mark.parametrize(
     "arguments", [["-n0"], ["-n1"], ["-n2", "-p", "randomly", "-p", "no:cacheprovider"]], ids=["n0", "n1", "shuffled"]
 )
 def test_verdicts_do_not_depend_on_how_the_suite_is_run(
     shard: str, slice_run: Run, arguments: list[str], tmp_path: Path
 ) -> None:
-    again = run("--accelerator=cpu", shard, *arguments, cwd=tmp_path, timeout=600)
+    again = run("--accelerator=cpu", shard, *arguments, cwd=tmp_path, timeout=600, imported=DATABASE)
 
     assert again.verdicts == slice_run.verdicts
 
@@ -54,7 +55,7 @@ def test_verdicts_do_not_depend_on_how_the_suite_is_run(
 @pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.long)])
 def units_but_operators(tmp_path_factory: pytest.TempPathFactory) -> Run:
     areas = "--area=accelerator,capabilities,profiling,utils"
-    return run("--accelerator=cpu", areas, "-n2", cwd=tmp_path_factory.mktemp("units"), timeout=600)
+    return run("--accelerator=cpu", areas, "-n2", cwd=tmp_path_factory.mktemp("units"), timeout=600, imported=DATABASE)
 
 
 def test_the_small_areas_are_complete_on_the_cpu(units_but_operators: Run) -> None:
