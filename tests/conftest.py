@@ -15,22 +15,27 @@ from xdist.scheduler import LoadScopeScheduling
 ON_THE_DEVICE = {"simulated", "suites"}
 #: Files that take longest, in folders of ``tests``. They run first: at the end, one worker would wait for another.
 LONGEST = (
-    "acceptance/test_last_call.py", "upstream/test_running.py", "acceptance/test_standin.py", "calls/test_calls.py",
-    "acceptance/test_report_folder.py", "blame/test_blame.py", "acceptance/test_lies.py", "defects/test_defects.py",
-    "suites/test_unlike_the_cpu.py", "recipe/test_recipes.py", "acceptance/test_bad_input.py",
-    "exact/test_exact_device.py", "acceptance/test_mistakes.py", "acceptance/test_pytest_habits.py",
-    "suites/test_scripts.py", "cli/test_coverage.py", "suites/test_fallback_detects.py",
-    "acceptance/test_interrupts.py", "acceptance/test_waivers.py", "reports/test_hostile.py", "faults/test_faults.py",
+    "suites/test_unlike_the_cpu.py", "blame/test_blame.py", "calls/test_calls.py", "acceptance/test_report_folder.py",
+    "acceptance/test_lies.py", "acceptance/test_standin.py", "reports/test_hostile.py",
+    "suites/test_fallback_detects.py", "acceptance/test_pytest_habits.py", "acceptance/test_bad_input.py",
+    "upstream/test_running.py", "acceptance/test_last_call.py", "recipe/test_recipes.py", "defects/test_defects.py",
+    "faults/test_faults.py", "acceptance/test_interrupts.py", "suites/test_scripts.py", "strangers/test_heron.py",
+    "exact/test_exact_device.py", "acceptance/test_mistakes.py", "cli/test_coverage.py", "acceptance/test_waivers.py",
     "acceptance/test_like_cuda.py", "acceptance/test_chaos.py", "ranks/test_kills.py", "cli/test_doctor.py",
     "simulated/test_starting.py", "acceptance/test_death_watcher.py", "acceptance/test_second_chance.py",
-    "exact/test_right_formulas.py", "suites/test_workloads_red.py", "strangers/test_heron.py",
-    "acceptance/test_truth.py",
+    "exact/test_right_formulas.py", "suites/test_workloads_red.py", "acceptance/test_truth.py",
 )  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for a part of the tests."""
     parser.addoption("--part", metavar="K/N", help="every N-th of the chosen tests, from the K-th: parts are disjoint")
+    parser.addoption("--turn", metavar="K/N", help="the same for those of them that repeat another with other values")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of tests that take turns."""
+    config.addinivalue_line("markers", "repeats: does with other values what another long test does; see --turn")
 
 
 class RunsTogether(LoadScopeScheduling):
@@ -54,11 +59,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one part, and put the tests of the longest files first, after pytest-randomly has drawn an order."""
+    kept = sorted(items, key=lambda item: item.nodeid)
+    if turn := config.getoption("--turn"):
+        having_turn = part_of([item for item in kept if item.get_closest_marker("repeats")], turn)
+        kept = [item for item in kept if item in having_turn or not item.get_closest_marker("repeats")]
     if part := config.getoption("--part"):
-        ordered = sorted(items, key=lambda item: item.nodeid)
-        kept = {item.nodeid for item in part_of(ordered, part, lambda item: run_of(item) or item)}
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-        items[:] = [item for item in items if item.nodeid in kept]
+        kept = part_of(kept, part, lambda item: run_of(item) or item)
+    if left := set(items) - set(kept):
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(order)))
 

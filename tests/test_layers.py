@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acceptance.running import run
 from tests.conftest import kept_together, part_of, run_of
 from tests.layers import longer
 from tests.waiting import wait_for
@@ -32,6 +34,33 @@ def test_few_parameters_are_for_every_run(parameters: list[Any], kept: list[Any]
     assert usual(parameters) == kept
     others = [value for value in parameters if value not in kept]
     assert all([mark.name for mark in value.marks] == ["long"] for value in others)
+
+
+def test_parameters_that_repeat_are_long_and_take_turns() -> None:
+    parameters = longer("abcd", "a", repeating="cd")
+
+    assert [[mark.name for mark in value.marks] for value in parameters[1:]] == [
+        ["long"],
+        ["long", "repeats"],
+        ["long", "repeats"],
+    ]
+
+
+def test_those_that_repeat_run_in_their_turn_and_the_others_each_time(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    (tmp_path / "test_own.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('name', ['a', *(pytest.param(n, marks=pytest.mark.repeats) for n in 'bcde')])\n"
+        "def test_own(name): pass\n"
+    )
+
+    def chosen(*words: str) -> list[str]:
+        output = run("-n0", "--co", "-q", "-p", "no:conformance", *words, cwd=tmp_path).output
+        return re.findall(r"test_own\[(\w)\]", output)
+
+    assert chosen() == [*"abcde"]
+    assert [chosen("--turn", f"{number}/2") for number in (1, 2)] == [[*"abd"], [*"ace"]]
+    assert [chosen("--turn", "1/2", "--part", f"{number}/2") for number in (1, 2)] == [[*"ad"], ["b"]]
 
 
 def test_a_parameter_that_is_not_there_is_refused() -> None:

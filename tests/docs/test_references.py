@@ -57,6 +57,7 @@ OTHERS = {
     "--mutant",
     # those of the tests
     "--part",
+    "--turn",
     # that of blame's instrument
     "--strangers",
     # those of the generated faults

@@ -45,11 +45,15 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
 USUAL = [(layer_norm, "float32", "training", 0), (layer_norm, "float64", "inference", 0),
          (group_norm, "float32", "inference", 0), (group_norm, "float64", "training", 0),
          (rms_norm, "float32", "training", 0), (rms_norm, "float64", "inference", 0)]  # fmt: skip
-ALL = itertools.product((layer_norm, group_norm, rms_norm), ("float32", "float64"), ("inference", "training"), range(5))
+ALL = [
+    *itertools.product((layer_norm, group_norm, rms_norm), ("float32", "float64"), ("inference", "training"), range(5))
+]
 
 
 @pytest.mark.parametrize(
-    ("formula", "dtype", "mode", "base"), longer(ALL, *USUAL), ids=lambda value: getattr(value, "__name__", None)
+    ("formula", "dtype", "mode", "base"),
+    longer(ALL, *USUAL, repeating=[each for each in ALL if each[-1]]),
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_normalisations_of_one_and_two_elements(
     formula: Any, dtype: str, mode: str, base: int, monkeypatch: pytest.MonkeyPatch
