@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.running import DATABASE, python
+from tests.acceptance.running import environment
 
 from .catalogue.processes import CASE, INNOCENT
 
@@ -40,8 +42,15 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, li
     folder = tmp_path_factory.mktemp("forking")
     # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
     (folder / "tests").symlink_to(ROOT / "tests")
-    words = ("-c", PROGRAM, json.dumps([list(ENDS), [INNOCENT[0], CASE, INNOCENT[1]]]))
-    done = python(*words, cwd=folder, timeout=300, imported=DATABASE)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([list(ENDS), [INNOCENT[0], CASE, INNOCENT[1]]])],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, dict[str, list[str]]] = json.loads(done.stdout.splitlines()[-1])
     return found
