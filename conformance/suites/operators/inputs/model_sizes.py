@@ -240,6 +240,9 @@ def _convolution(dims: int) -> Make:
             yield Size(whole(1, 1, 26, 26, dtype=dtype, most=1), (patches,), _named(stride=10))
         for planes, kernel, given_by_name in _kernels(dims, dtype):
             yield Size(planes, (kernel,), given_by_name)
+        if dtype is torch.float32:  # kernels as long as a signal, over several images; oneDNN takes a second in 16 bits
+            long, sides = whole(4, 2, 257, *(1,) * (dims - 1), dtype=dtype, most=1), (3,) * (dims - 1)
+            yield Size(whole(2, 4, 263, *sides, dtype=dtype, most=1), (long,), _named(groups=2))
 
     return make
 

@@ -39,6 +39,8 @@ _FACTORS = tuple(1 + bits / 1024 for bits in (3, 5, 11, 13, 19, 21))
 _APART = (1.0, 1.53, 0.71)
 #: Integers that neither 8 bits nor the steps of bfloat16 hold.
 _INTEGERS = (257, 259, 517, 521)
+#: Numbers that print alike with six decimals.
+_TINY = (2.0**-23, 2.0**-22)
 #: Multiplies coordinates that are at most about 1 within an image. Such samples have numbers of their own.
 _FAR, _BEYOND = 7.3, 500
 #: Wider dtypes, for arguments that name the dtype of the result.
@@ -70,9 +72,10 @@ def compare(cell: Cell, other: Call) -> None:
 
 @source(Mode.INFERENCE, compare, dtypes=_OF_NUMBERS)
 def other_numbers(cell: Cell) -> Iterator[Call]:
-    """Yield samples with other numbers: all of them, one for each dimension, coordinates far away."""
+    """Yield samples with other numbers: all of them, tiny ones, one for each dimension, coordinates far away."""
     for sample in unlike(cell, cell.samples):
         yield from with_numbers(cell, sample)
+        yield from with_tiny_numbers(cell, sample)
     yield from beyond(cell.info, cell.samples)
     for sample in unlike(cell, cell.samples, most=len(cell.samples), by_dims=True):
         yield from with_tuples(cell, sample)
@@ -124,6 +127,19 @@ def with_numbers(cell: Cell, sample: Call) -> Iterator[Call]:
     for order, place in enumerate(places):
         alone = with_numbers_at(sample, {place: _odd(plain_leaves(sample)[place], order, cell.dtype)})
         yield from _tried(cell, alone, f"another number {place}")
+
+
+def with_tiny_numbers(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield the sample with two numbers near zero in turn: with six decimals, as a cached kernel's key has, both are 0.
+
+    Functions that divide by such a number, or take its power, have no bound for their roundings then.
+    """
+    if not is_elementwise(cell.info) or not cell.dtype.is_floating_point:
+        return
+    for tiny in _TINY:
+        for place in places_of_numbers(cell.info, sample):
+            alone = with_numbers_at(sample, {place: tiny})
+            yield from _tried(cell, alone, f"the number {tiny:.1e} at {place}")
 
 
 def places_of_numbers(info: Any, sample: Call) -> list[int]:
