@@ -76,6 +76,7 @@ class Facts:
     draws_pairs: bool = False  # no long draw: scores between all pairs of rows would not fit into memory
     short_in_16_bits: bool = False  # in 16 bits, oneDNN reads beyond long columns where a strided window fits once
     needs_rows: bool = False  # without rows, PyTorch ends the process, divides by zero, or returns unwritten memory
+    unsigned: bool = False  # for numbers below zero, PyTorch returns memory that nobody wrote
     resizes: bool = False  # a smaller tensor that grows has memory that nobody wrote
 
 

@@ -258,17 +258,18 @@ def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
         (sample.with_argument(place, other), f"list {place} {name}")
         for place, listed in sample.lists
         for name, other in (
-            ("from the end", tuple(~entry for entry in listed)),
             ("in reverse", listed[::-1]),
             ("with an entry twice", (listed[0], *listed)),
+            ("from the end", listed if facts(cell.info.name).unsigned else tuple(~entry for entry in listed)),
         )
+        if other != listed
     ]
-    found += [(with_numbers_at(sample, values), name) for values, name in _edges(cell, sample)]
     found += [
         (sample.with_argument(name, -_FOR_NONE[_NUMBER_OR_NONE][0]), f"a negative {name}")
         for name, _, kind in _defaults(cell.info, sample)
         if kind == _NUMBER_OR_NONE and cell.op_class is not OpClass.ITERATIVE
     ]
+    found += [(with_numbers_at(sample, values), name) for values, name in _edges(cell, sample)]
     for other, name in itertools.islice(((other, name) for other, name in found if computes(cell, other)), _EDGES):
         yield _named(other, name)
 
@@ -282,7 +283,7 @@ def _edges(cell: Cell, sample: Call) -> Iterator[tuple[dict[int, Any], str]]:
             yield {second: known[first]}, f"equal numbers at {first} and {second}"
     for place, number in known.items() if cell.op_class is not OpClass.ITERATIVE else ():
         # A dimension is counted from the end then, and a shift goes the other way.
-        if type(number) is float or not _has_codes(cell.info):
+        if type(number) is float or not (_has_codes(cell.info) or facts(cell.info.name).unsigned):
             yield {place: -number if type(number) is float else ~number}, f"the negative number at {place}"
     sizes = dict.fromkeys((1, *(sample.input.shape if isinstance(sample.input, torch.Tensor) else ()), 0))
     # An integer that stands for a word has no check where the word is read.
@@ -396,7 +397,11 @@ def _of_schemas(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
 
 
 def _schemas(info: Any) -> Any:
-    return torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}")
+    name = info.aten_name or info.name
+    bare = name.removeprefix("nn.functional.")
+    if isinstance(getattr(torch.nn.functional, bare, None), types.BuiltinFunctionType):  # it has no signature
+        name = bare
+    return torch._C._jit_get_schemas_for_operator(f"aten::{name}")
 
 
 def others(default: Any, kind: str) -> Iterator[Any]:
