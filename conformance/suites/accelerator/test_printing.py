@@ -49,14 +49,29 @@ def test_printing(check, device, dtype):
     for name, host in _made(dtype).items():
         there = host.detach().to(device).requires_grad_(host.requires_grad)
 
-        text, right = repr(there), repr(host)
-        same = _words(re.sub(r",\s+device='[^']*'", "", text)) == _words(right)
-
-        check.that(same, f"{name} is printed as {text}, not as {right}")
+        text = repr(there)
+        _check_text(check, name, text, repr(host))
         check.that(
             device.type == "cpu" or f"device='{device.type}" in text, f"{name} is printed without a device: {text}"
         )
         check.equal(str(there.detach().cpu()), str(host.detach()), f"the text of {name} back on the host")
+    matrix = _made(dtype)["a matrix"]
+    for name, part in _PARTS.items():
+        _check_text(check, name, repr(part(matrix.to(device))), repr(part(matrix)))
+
+
+#: Parts of a matrix that lie behind the start of its memory on the device.
+_PARTS = {
+    "an element of a matrix": lambda matrix: matrix[3, 4],
+    "a row of a matrix": lambda matrix: matrix[2],
+    "every second column of a matrix": lambda matrix: matrix[:, 1::2],
+}
+
+
+def _check_text(check, name, text, right):
+    """Check that the text of a tensor on the device is that of the host, but for the name of the device."""
+    same = _words(re.sub(r",\s+device='[^']*'", "", text)) == _words(right)
+    check.that(same, f"{name} is printed as {text}, not as {right}")
 
 
 def _words(text):
