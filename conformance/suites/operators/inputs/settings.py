@@ -74,8 +74,12 @@ def compare(cell: Cell, other: Call) -> None:
 def other_numbers(cell: Cell) -> Iterator[Call]:
     """Yield samples with other numbers: all of them, tiny ones, one for each dimension, coordinates far away."""
     for sample in unlike(cell, cell.samples):
-        yield from with_numbers(cell, sample)
-        yield from with_tiny_numbers(cell, sample)
+        given = sample
+        if not places_of_numbers(cell.info, sample) and (numbers := in_numbers(cell, sample)) is not None:
+            given = numbers
+            yield _named(numbers, "numbers in the places of tensors")
+        yield from with_numbers(cell, given)
+        yield from with_tiny_numbers(cell, given)
     yield from beyond(cell.info, cell.samples)
     for sample in unlike(cell, cell.samples, most=len(cell.samples), by_dims=True):
         yield from with_tuples(cell, sample)
@@ -127,6 +131,26 @@ def with_numbers(cell: Cell, sample: Call) -> Iterator[Call]:
     for order, place in enumerate(places):
         alone = with_numbers_at(sample, {place: _odd(plain_leaves(sample)[place], order, cell.dtype)})
         yield from _tried(cell, alone, f"another number {place}")
+
+
+def in_numbers(cell: Cell, sample: Call) -> Call | None:
+    """Return the sample with a number for each tensor behind the first: that may be another kernel.
+
+    None where a tensor has another dtype, or where no schema takes numbers.
+    """
+    behind = [tensor for tensor in sample.tensors if tensor is not sample.input]
+    takes = any(
+        "number" in str(given.type.annotation_str) for schema in _schemas(cell.info) for given in schema.arguments
+    )
+    if not takes or not behind or not all(tensor.numel() and tensor.dtype is cell.dtype for tensor in behind):
+        return None
+
+    def leaf(value: Any) -> Any:
+        return value.detach().flatten()[0].item() if isinstance(value, torch.Tensor) else value
+
+    args, kwargs = mapped([sample.args, sample.kwargs], leaf)
+    other = replace(sample, args=args, kwargs=kwargs)
+    return other if computes(cell, other) else None
 
 
 def with_tiny_numbers(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -264,11 +288,12 @@ def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
         )
         if other != listed
     ]
-    found += [
-        (sample.with_argument(name, -_FOR_NONE[_NUMBER_OR_NONE][0]), f"a negative {name}")
-        for name, _, kind in _defaults(cell.info, sample)
-        if kind == _NUMBER_OR_NONE and cell.op_class is not OpClass.ITERATIVE
-    ]
+    for name, _, kind in _defaults(cell.info, sample):
+        if kind == _NUMBER_OR_NONE and cell.op_class is not OpClass.ITERATIVE:
+            other = sample.with_argument(name, -_FOR_NONE[kind][0])
+            # PyTorch's CPU itself gives NaN for causal attention with a negative scale.
+            if host_call(cell.info.op, other).finite:
+                found.append((other, f"a negative {name}"))
     found += [(with_numbers_at(sample, values), name) for values, name in _edges(cell, sample)]
     for other, name in itertools.islice(((other, name) for other, name in found if computes(cell, other)), _EDGES):
         yield _named(other, name)
