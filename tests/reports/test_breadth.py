@@ -51,7 +51,7 @@ def test_three_cells_earn_no_profile_beyond_the_core() -> None:
 
     assert report.badge == "core"
     lacks = {result.name: result.lacks for result in report.profile_results}
-    assert "operators 0 of 915 cases claimed" in lacks["inference"]
+    assert any(re.fullmatch(r"operators 0 of \d+ cases claimed", lack) for lack in lacks["inference"])
     assert "comm.average is not claimed" in lacks["distributed"]
     assert any(re.fullmatch(r"pipe 0 of \d+ cases claimed", lack) for lack in lacks["distributed"])
 
@@ -171,7 +171,8 @@ def test_g19_too_little_is_claimed() -> None:
     assert len(found) == 1
     assert found[0].sentence.startswith("Too little is claimed for the profile full: ")
     assert "comm.average is not claimed" in found[0].cases
-    assert [lack for lack in found[0].cases if lack.startswith("operators ")] == ["operators 0 of 1462 cases claimed"]
+    (lack,) = (lack for lack in found[0].cases if lack.startswith("operators "))
+    assert re.fullmatch(r"operators 0 of \d+ cases claimed", lack)
 
 
 def test_g19_the_core_needs_no_breadth() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 
 import torch
@@ -44,29 +43,18 @@ def compiled_results(
 
 def changes(compiler: Compiler, device: torch.device, dtype: torch.dtype) -> tuple[list[Change], list[str]]:
     """Return the smallest graph at which each operator changes, and the operators without values."""
-    compile_all = functools.partial(compiled_results, compiler=compiler, device=device, dtype=dtype)
     alone = {}
     for name in NAMES:
-        alone |= compile_all((name,))
+        alone |= compiled_results((name,), compiler, device, dtype)
     empty = [name for name, result in alone.items() if _shows_nothing(result)]
     found: dict[str, Change] = {}
-    for size in sorted(SIZES, reverse=True):
-        changed = {name: Change(name, "compile", size, "forward") for name in _changed(size, alone, compile_all)}
-        if not changed:  # what the largest graph leaves alone is not looked for in smaller ones: each takes seconds
-            break
-        found |= changed
+    for size in SIZES:
+        for names in graphs(size):
+            together = compiled_results(names, compiler, device, dtype)
+            for name in names:
+                if name not in found and differs(together[name], alone[name]):
+                    found[name] = Change(name, "compile", size, "forward")
     return [found[name] for name in NAMES if name in found], empty
-
-
-def _changed(
-    size: int,
-    alone: dict[str, torch.Tensor],
-    compile_all: Callable[[tuple[str, ...]], dict[str, torch.Tensor]],
-) -> Iterator[str]:
-    """Yield the operators whose bits are others beside ``size`` operators."""
-    for names in graphs(size):
-        together = compile_all(names)
-        yield from (name for name in names if differs(together[name], alone[name]))
 
 
 def _shows_nothing(result: torch.Tensor) -> bool:
