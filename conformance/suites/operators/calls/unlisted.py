@@ -38,9 +38,10 @@ def unlisted() -> tuple[Any, ...]:
 def _info(
     name: str, function: Callable[..., Any], dtypes: tuple[str, ...], backward: tuple[str, ...], make: Any, ad: bool
 ) -> Any:
-    from torch.testing._internal.opinfo.core import OpInfo
+    from torch.testing._internal.opinfo import core
 
-    return OpInfo(
+    describe: Any = core.OpInfo  # its annotations are narrower than what the database gives
+    return describe(
         name,
         op=function,
         dtypes={getattr(torch, dtype) for dtype in dtypes},
@@ -65,11 +66,12 @@ def _samples(
     **_: Any,
 ) -> Iterator[Any]:
     from torch.testing import make_tensor
-    from torch.testing._internal.opinfo.core import SampleInput
+    from torch.testing._internal.opinfo import core
 
+    sample: Any = core.SampleInput
     make = functools.partial(make_tensor, device=device, dtype=dtype, requires_grad=requires_grad)
     for given, args, kwargs in of(make):
-        yield SampleInput(given, args=args, kwargs=kwargs)
+        yield sample(given, args=args, kwargs=kwargs)
 
 
 def _fold(make: Make) -> Iterator[Arguments]:
