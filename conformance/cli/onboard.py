@@ -213,7 +213,9 @@ def _pytest(time_budget: float, *arguments: str) -> tuple[int, str]:
     """
     from conformance.process.python import child_python
 
-    program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
+    # A shell starts its background jobs with SIGINT ignored, which children inherit: then nothing would end the probes.
+    answering = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{answering}; import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
     # Formatting a traceback for every refusal would take longer than the probes.
     command = child_python(program, "-p", "no:cacheprovider", "-q", "--tb=no", *arguments)
     # A hang must not take the whole budget, nor one that begins at its end as long again.
