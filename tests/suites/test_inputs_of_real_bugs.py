@@ -258,7 +258,7 @@ def test_the_host_computes_every_size() -> None:
     known = [info for info in database().values() if info.full_name in model_sizes._MAKERS]
     with quiet():
         for info, dtype in ((info, dtype) for info in known for dtype in model_sizes._DTYPES if dtype in info.dtypes):
-            for order, size in enumerate(model_sizes._MAKERS[info.full_name](dtype)):
+            for order, size in enumerate(model_sizes.sizes(info.full_name, dtype)):
                 made = attempt(call, info, Call(0, size.input, size.args, dict(size.kwargs)))
                 refused += [f"{info.full_name}, {dtype}, {order}: {made.error}"] if made.error else []
 

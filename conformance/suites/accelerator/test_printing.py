@@ -46,7 +46,8 @@ def _made(dtype):
 @case("accelerator.printing", axes={"dtype": {name: _needs(name) for name in _DTYPES}})
 def test_printing(check, device, dtype):
     """repr() of a tensor on the device is that of the host with the name of the device."""
-    for name, host in _made(dtype).items():
+    made = _made(dtype)
+    for name, host in made.items():
         there = host.detach().to(device).requires_grad_(host.requires_grad)
 
         text = repr(there)
@@ -55,7 +56,7 @@ def test_printing(check, device, dtype):
             device.type == "cpu" or f"device='{device.type}" in text, f"{name} is printed without a device: {text}"
         )
         check.equal(str(there.detach().cpu()), str(host.detach()), f"the text of {name} back on the host")
-    matrix = _made(dtype)["a matrix"]
+    matrix = made["a matrix"]
     for name, part in _PARTS.items():
         _check_text(check, name, repr(part(matrix.to(device))), repr(part(matrix)))
 

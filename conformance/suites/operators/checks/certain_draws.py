@@ -120,8 +120,8 @@ def wide_draws(cell: Cell) -> None:
     for order, lowest in enumerate((0, -_WIDE_RANGE)):
         given, args = make(lowest, lowest + _WIDE_RANGE)
         sample = Call(_FORM_NUMBER + order, given, args, source=f"{_FEW} integers from {lowest} on, of 40 bits")
-        drawn = (_seeded(cell, sample, 1) - lowest).double() / _WIDE_RANGE
-        last = _seeded(cell, sample, 1) & 0xFF
+        numbers = _seeded(cell, sample, 1)
+        drawn, last = (numbers - lowest).double() / _WIDE_RANGE, numbers & 0xFF
         inside = bool(drawn.min() >= 0 and drawn.max() < 1)
         cell.judge.claim(sample, inside, "a number is outside of the range")
         # For 400 uniform numbers, either has a probability below 1e-8.

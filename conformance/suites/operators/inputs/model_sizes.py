@@ -65,15 +65,15 @@ class Size:
 
 #: What makes the sizes of an operator for a dtype.
 Make = Callable[[torch.dtype], Iterator[Size]]
-_MAKERS: Final[dict[str, Make]] = {}
+_MAKERS: Final[dict[str, list[Make]]] = {}
 
 
 def sizes_of(*operators: str) -> Callable[[Make], Make]:
-    """Register the maker of the sizes of some operators, by their full names in PyTorch's database."""
+    """Register a maker of sizes of some operators, by their full names in PyTorch's database."""
 
     def register(make: Make) -> Make:
         for operator in operators:
-            _MAKERS[operator] = make
+            _MAKERS.setdefault(operator, []).append(make)
         return make
 
     return register
@@ -87,18 +87,22 @@ def model_sizes(cell: Cell) -> Iterator[Call]:
 
 def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
     """Yield the calls of an operator in the dtype of a cell, with gradients or without."""
-    make = _MAKERS.get(cell.info.full_name)
-    if make is None or (trained and cell.dtype not in _FLOATS):
+    if cell.info.full_name not in _MAKERS or (trained and cell.dtype not in _FLOATS):
         return
     if cell.dtype in _NARROW and cell.info.full_name not in _COUNTING:
         return
-    for order, size in enumerate(make(cell.dtype)):
+    for order, size in enumerate(sizes(cell.info.full_name, cell.dtype)):
         if trained and not size.trained:
             continue
         found = Call(_NUMBER + order, size.input, size.args, dict(size.kwargs), source="sizes of models")
         for tensor in found.tensors if trained else ():
             tensor.requires_grad_(tensor.is_floating_point())
         yield found
+
+
+def sizes(operator: str, dtype: torch.dtype) -> Iterator[Size]:
+    """Yield what the makers of an operator make for a dtype."""
+    return itertools.chain.from_iterable(make(dtype) for make in _MAKERS[operator])
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ def _rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
     yield whole(2, _WORDS, dtype=dtype)
     yield whole(129, _CHANNELS, dtype=dtype)
     for width in (*_BETWEEN, *_WIDTHS):
-        yield whole(2, width, dtype=dtype)
+        yield whole(3, width, dtype=dtype)
 
 
 @sizes_of("softmax", "log_softmax", "logsumexp")
@@ -550,8 +554,6 @@ def _interpolation(mode: str) -> Make:
         for shape in ((1, 3, 33, 65), (_ROWS, 1, 1, 2)):
             size, corners = tuple(2 * side - 1 for side in shape[2:]), None if mode == "nearest" else False
             yield Size(whole(*shape, dtype=dtype), (size, None, mode, corners))
-        if mode == "bilinear":
-            yield from _scaling(mode, 2)(dtype)
 
     return make
 
@@ -562,33 +564,21 @@ for _mode in ("nearest", "bilinear"):
 
 #: Sides of images and of what they become: twice and half, nearly so, and between. The numbers are those of models and
 #: primes. Where places are rounded, as for the nearest element, neighbours of such sides are open.
-_SCALED = (
-    (7, 14),
-    (14, 37),
-    (16, 24),
-    (31, 61),
-    (33, 65),
-    (50, 151),
-    (64, 63),
-    (80, 33),
-    (100, 150),
-    (151, 300),
-    (257, 64),
-)
+_SCALED = ((7, 14), (14, 37), (16, 24), (31, 61), (33, 65), (50, 151), (64, 63), (80, 33), (100, 150), (151, 300),
+           (257, 64))  # fmt: skip
 
 
 def _scaling(mode: str, dims: int) -> Make:
     def make(dtype: torch.dtype) -> Iterator[Size]:
         for side, becomes in _SCALED if dtype.is_floating_point else ():
             # One axis is long; the others are as short as they can be without being one.
-            yield Size(
-                whole(1, 3, *(2,) * (dims - 1), side, dtype=dtype), ((*(3,) * (dims - 1), becomes), None, mode, False)
-            )
+            image, size = whole(1, 3, *(2,) * (dims - 1), side, dtype=dtype), (*(3,) * (dims - 1), becomes)
+            yield Size(image, (size, None, mode, False))
 
     return make
 
 
-for _mode, _dims in (("linear", 1), ("bicubic", 2), ("trilinear", 3)):
+for _mode, _dims in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3)):
     sizes_of(f"nn.functional.interpolate.{_mode}")(_scaling(_mode, _dims))
 
 

@@ -139,10 +139,10 @@ def in_numbers(cell: Cell, sample: Call) -> Call | None:
     None where a tensor has another dtype, or where no schema takes numbers.
     """
     behind = [tensor for tensor in sample.tensors if tensor is not sample.input]
-    takes = any(
-        "number" in str(given.type.annotation_str) for schema in _schemas(cell.info) for given in schema.arguments
-    )
-    if not takes or not behind or not all(tensor.numel() and tensor.dtype is cell.dtype for tensor in behind):
+    if not behind or not all(tensor.numel() and tensor.dtype is cell.dtype for tensor in behind):
+        return None
+    arguments = itertools.chain.from_iterable(schema.arguments for schema in _schemas(cell.info))
+    if not any("number" in str(argument.type.annotation_str) for argument in arguments):
         return None
 
     def leaf(value: Any) -> Any:
@@ -160,8 +160,9 @@ def with_tiny_numbers(cell: Cell, sample: Call) -> Iterator[Call]:
     """
     if not is_elementwise(cell.info) or not cell.dtype.is_floating_point:
         return
+    places = places_of_numbers(cell.info, sample)
     for tiny in _TINY:
-        for place in places_of_numbers(cell.info, sample):
+        for place in places:
             alone = with_numbers_at(sample, {place: tiny})
             yield from _tried(cell, alone, f"the number {tiny:.1e} at {place}")
 
@@ -278,16 +279,12 @@ def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
     """
     if facts(cell.info.name).resizes:
         return
-    found = [
-        (sample.with_argument(place, other), f"list {place} {name}")
-        for place, listed in sample.lists
-        for name, other in (
-            ("in reverse", listed[::-1]),
-            ("with an entry twice", (listed[0], *listed)),
-            ("from the end", listed if facts(cell.info.name).unsigned else tuple(~entry for entry in listed)),
-        )
-        if other != listed
-    ]
+    found: list[tuple[Call, str]] = []
+    for place, listed in sample.lists:
+        changed = {"in reverse": listed[::-1], "with an entry twice": (listed[0], *listed)}
+        if not facts(cell.info.name).unsigned:
+            changed["from the end"] = tuple(~entry for entry in listed)
+        found += [(sample.with_argument(place, other), f"list {place} {name}") for name, other in changed.items()]
     for name, _, kind in _defaults(cell.info, sample):
         if kind == _NUMBER_OR_NONE and cell.op_class is not OpClass.ITERATIVE:
             other = sample.with_argument(name, -_FOR_NONE[kind][0])
