@@ -23,7 +23,7 @@ SUMMARY = "Create a challenge, or recompute a sample of the answers in a report.
 _DEFAULT_CASES: Final = 200
 #: Wrong answers that are printed. One is enough for a rejection.
 _MAX_SHOWN: Final = 10
-_PYTEST: Final = "import sys; from pytest import console_main; sys.exit(console_main())"
+_PYTEST: Final = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
 #: Exit statuses after which there is a report: nothing failed, a case failed, nothing was verified.
 _COMPLETED: Final = (0, 1, 5)
 
@@ -173,9 +173,11 @@ def _recompute(sample: Sequence[CaseRecord], nonce: str, accelerator: str) -> Re
         options += [f"--case-file={ids}", f"--conformance-report={folder}/report", "-q", "-p", "no:cacheprovider"]
         command = child_python(_PYTEST, *options)
         completed = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)  # noqa: S603
-        if completed.returncode not in _COMPLETED:
+        # Python ends with status 1, too, when it dies of an exception, whose line is the last one.
+        if completed.returncode not in _COMPLETED or not Path(folder, "report").exists():
             lines = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()]
-            cause = lines[0] if lines else f"pytest ended with status {completed.returncode} and printed nothing"
+            at = -1 if lines and lines[0].startswith("Traceback") else 0
+            cause = lines[at] if lines else f"pytest ended with status {completed.returncode} and printed nothing"
             raise CannotRecompute(f"the cases could not be recomputed: {cause}")
         return load(Path(folder) / "report")
 

@@ -118,7 +118,8 @@ def _record(arguments: argparse.Namespace, folder: Path) -> None:
         check=False,
         env={**os.environ, FOLDER: str(folder)},
     )
-    if completed.returncode not in _COMPLETED:
+    # Python ends with status 1, too, when it dies of an exception.
+    if completed.returncode not in _COMPLETED or not (folder / "report").exists():
         raise SetupError(_failure(arguments.accelerator, completed.returncode, completed.stdout))
 
 

@@ -179,6 +179,7 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
         case_file = scratch / "cases.txt"
         case_file.write_text("\n".join(cases), encoding="utf-8")
         folder = (arguments.conformance_report or scratch / "report").absolute()
+        before = _newest(folder)
         # In another process, because a probe may crash or hang and must not take this command with it.
         status, output = _pytest(
             arguments.time_budget,
@@ -187,12 +188,18 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
             f"--time-budget={arguments.time_budget:g}",
             f"--conformance-report={folder}",
         )
-        report = _partial(folder) if status not in _COMPLETED else load(folder)
+        # A run that dies at its start leaves the report of an earlier one. Its status may be 1, as of a failed case.
+        report = None if _newest(folder) == before else load(folder) if status in _COMPLETED else _partial(folder)
         if report is None:
             raise SetupError(_failure(arguments.name, status, output))
         if status not in _COMPLETED:
             _say(f"the probes ended early, with status {status}: the declaration is made of those with an answer")
         return report
+
+
+def _newest(folder: Path) -> int:
+    """Return when a report in this folder was last written, in nanoseconds, or 0 if there is none."""
+    return max((file.stat().st_mtime_ns for file in folder.rglob("*.json*")), default=0)
 
 
 def _partial(folder: Path) -> Report | None:
@@ -221,21 +228,22 @@ def _pytest(time_budget: float, *arguments: str) -> tuple[int, str]:
     # A hang must not take the whole budget, nor one that begins at its end as long again.
     limit = {VARIABLE: f"{min(time_budget, _HANG):g}", **os.environ}
     # This interpreter and our own options; only the accelerator's name comes from the user.
-    process = subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=limit
-    )
     lines: list[str] = []
-    # Cells that are declared already have no budget in pytest, and a probe may begin at its end.
-    out_of_time = threading.Timer(time_budget + _HANG, process.send_signal, [signal.SIGINT])
-    with _ended_by_a_signal(process):
-        for line in process.stdout or ():
-            lines.append(line)
-            if _PLANNED.match(line):
-                out_of_time.start()
-            if _PROGRESS.match(line):
-                _say(line.rstrip())
-    out_of_time.cancel()
-    return process.wait(), "".join(lines)
+    # This interpreter and our own options; only the accelerator's name comes from the user.
+    with subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=limit
+    ) as process:
+        # Cells that are declared already have no budget in pytest, and a probe may begin at its end.
+        out_of_time = threading.Timer(time_budget + _HANG, process.send_signal, [signal.SIGINT])
+        with _ended_by_a_signal(process):
+            for line in process.stdout or ():
+                lines.append(line)
+                if _PLANNED.match(line):
+                    out_of_time.start()
+                if _PROGRESS.match(line):
+                    _say(line.rstrip())
+        out_of_time.cancel()
+        return process.wait(), "".join(lines)
 
 
 @contextlib.contextmanager

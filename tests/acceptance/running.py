@@ -174,6 +174,13 @@ def started_child(
         return Forked(server, command[1:], files, os.fspath(cwd or "."), env, start_new_session)
 
 
+def dying(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let pytest's children of this process end at their start with status 1, as of a failed case."""
+    (folder / "broken_plugin.py").write_text("raise SystemExit('the plugin is broken')\n", encoding="utf-8")
+    patch.syspath_prepend(folder)
+    patch.setenv("PYTEST_ADDOPTS", "-p broken_plugin")
+
+
 @contextlib.contextmanager
 def forked_children(module: types.ModuleType, *imported: str) -> Iterator[None]:
     """Let children of a module that are of this interpreter be forked, with torch and the modules ``imported``."""

@@ -16,6 +16,7 @@ from conformance.plan.bundled import suite_version, torch_version
 from conformance.reports.challenge import new_nonce, parsed, seed_of_challenge
 from conformance.reports.model import CaseRecord, Report
 from conformance.reports.report_json import to_json
+from tests.acceptance.running import dying
 from tests.reports.gate import world
 from tests.suites.test_answers import NONCE, SUM, TRAINED, answer, changed
 
@@ -121,6 +122,17 @@ def test_a_report_that_cannot_be_read_is_not_judged(tmp_path: Path, capsys: pyte
 
     assert main(["challenge", str(tmp_path / "report.json"), "--nonce", NONCE]) == 2
     assert "cannot judge" in capsys.readouterr().err
+
+
+def test_a_run_that_dies_before_its_first_case_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dying(monkeypatch, tmp_path)
+
+    assert challenged(answered({SUM: "00000000=1"}), tmp_path) == 2
+
+    captured = capsys.readouterr()
+    assert re.search(r"could not be recomputed: .*the plugin is broken", captured.out + captured.err)
 
 
 def test_answers_are_read_strictly() -> None:

@@ -14,7 +14,7 @@ from conformance.cli.main import main
 from conformance.coverage import databases, reference
 from conformance.coverage.map import CoverageMap
 from conformance.coverage.tables import NO_REASON, missing_share, reason_of, tables, text
-from tests.acceptance.running import DATABASE, forked_children
+from tests.acceptance.running import DATABASE, dying, forked_children
 from tests.docs import known_gaps
 from tests.layers import longer
 
@@ -22,7 +22,9 @@ FLAGS = {"self": ["float32", "n4"], "other": ["float32", "n4"], "alpha": ["=1"],
 
 
 @pytest.fixture(autouse=True)
-def forked() -> Iterator[None]:
+def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Below the checkout, its pyproject.toml makes an error of each warning, and a forked process has imported much.
+    monkeypatch.chdir(tmp_path)
     with forked_children(coverage, *DATABASE):
         yield
 
@@ -161,3 +163,15 @@ def test_a_file_that_is_no_map_is_one_sentence(
 
     assert main(["coverage", str(file)]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_run_that_dies_before_its_first_case_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dying(monkeypatch, tmp_path)
+
+    assert main(["coverage", "--accelerator", "sim"]) == 4
+
+    errors = capsys.readouterr().err
+    assert "the run on sim ended with status 1: " in errors
+    assert "the plugin is broken" in errors

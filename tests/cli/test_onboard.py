@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -21,9 +22,11 @@ from conformance.cli.main import main
 from conformance.cli.onboard import broken, chosen_cases, declaration_text
 from conformance.reports.declaration.onboarding import FirstDeclaration, ProbedState, first_declaration, what_was_seen
 from conformance.reports.model import DeclaredCell
+from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
 from conformance.runner.terminal import probed
-from tests.acceptance.running import environment
+from tests.acceptance.running import dying, environment
+from tests.reports.gate import world
 from tests.reports.samples import REPORTED, report_of
 
 from .test_suggest import NO, YES, operator, probe, unheard
@@ -327,6 +330,19 @@ def test_a_run_that_fails_is_told_in_its_own_words(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("conformance.cli.onboard._pytest", lambda *words: (3, "a line\nINTERNALERROR> boom\n"))
     assert main(["onboard", "cpu"]) == 4
     assert "probing cpu ended with status 3: INTERNALERROR> boom" in capsys.readouterr().err
+
+
+def test_a_run_that_dies_at_its_start_is_not_judged_by_an_earlier_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    (tmp_path / "report.json").write_text(to_json(world.honest()), encoding="utf-8")
+    dying(monkeypatch, tmp_path)
+
+    assert main(["onboard", "cpu", "--conformance-report", str(tmp_path)]) == 4
+
+    captured = capsys.readouterr()
+    assert re.search(r"probing cpu ended with status 1: .*the plugin is broken", captured.err)
+    assert captured.out == ""
 
 
 #: Capabilities that a backend file declares for single dtypes.
