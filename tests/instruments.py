@@ -90,6 +90,11 @@ INSTRUMENTS = (
         default=("--out", f"{KEPT}/killers.jsonl"), at_night=("--draws", "70", "--out", f"{KEPT}/killers.jsonl"),
     ),
     Instrument(
+        "families", "20", "What each family of inputs of the operators costs, and which faults it alone kills.",
+        (("-m", "tests.faults.families", "--reported"),),
+        default=("--out", f"{KEPT}/families.json"), at_night=("--draws", "70", "--out", f"{KEPT}/families.json"),
+    ),
+    Instrument(
         "workload-faults", "5", "Faults that only a model shows: are they found, and do messages name the layer?",
         (("-m", "tests.workload_faults"),),
     ),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.defects import bench
-from tests.faults import corpus, derivatives, forks, outsiders, population, recording, run
+from tests.faults import corpus, derivatives, families, forks, outsiders, population, recording, run
 from tests.faults.fault import Fault, Hits
 from tests.faults.judging import End, Judged, candidates, judged, judged_wide
 from tests.faults.liveness import Shown, armed
@@ -234,6 +234,28 @@ def test_an_output_with_gaps_that_is_written_as_a_contiguous_one_fails() -> None
         send((bench.is_red(verdict), "outputs with gaps" in verdict.message))
 
     assert [copy.messages for copy in forks.run([None], work, 1)] == [[(True, True)]]
+
+
+def test_every_family_of_a_cell_runs_also_after_one_that_fails() -> None:
+    def last_is_lost(call: Call) -> torch.Tensor:
+        out = call.values[-1]
+        call.run()
+        if out.numel() > 1 and out.is_contiguous():
+            out.view(-1)[-1:].zero_()
+        return out
+
+    def work(_: None, send: forks.Send) -> None:
+        place = bench.Bench()
+        with families.apart() as healthy:
+            place.run("operators.neg[bfloat16-inference]")
+        with overridden({"aten::neg.out": last_is_lost}, recording.key_of(place.device)), families.apart() as broken:
+            place.run("operators.neg[bfloat16-inference]")
+        send((healthy.red, healthy.seconds.keys() == broken.seconds.keys(), broken.red))
+
+    (copy,) = forks.run([None], work, 1)
+    ((red, same, broken),) = copy.messages
+    assert (red, same) == (set(), True)
+    assert {families.SAMPLES, "inference variants.arrangements_of_some"} <= broken, broken
 
 
 @pytest.mark.long

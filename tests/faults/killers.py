@@ -36,14 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     bench.loaded("sim")
     forks.prepare()
-    found = recording.kept(accelerator="sim", narrow=True, processes=options.jobs, only_new=options.only_new)
-    known = corpus.read()
-    assert known is not None
-    faults = population.drawn(population.families(), options.draws, options.seed, found, known.inputs)
-    live = _live(faults, found, known, options.jobs)
-    tasks = [(fault, own[:MOST]) for fault in live if (own := candidates(fault, found)[0])]
+    tasks = [(fault, own[:MOST]) for fault, own in live(options.draws, options.seed, options.jobs, options.only_new)]
     random.Random(options.seed).shuffle(tasks)  # a part of the file is a sample of all families
-    print(f"{len(live)} of {len(faults)} faults are live, {len(tasks)} meet a case", flush=True)
     started = time.perf_counter()
     with options.out.open("w", encoding="utf-8") as file:
         for number, copy in enumerate(forks.run(tasks, _judge, options.jobs), 1):
@@ -54,12 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _live(faults: Sequence[Fault], found: recording.Map, known: corpus.Corpus, jobs: int) -> list[Fault]:
-    """Return the faults that a direct call shows."""
+def live(draws: int, seed: str, jobs: int, only_new: bool = False) -> list[tuple[Fault, list[str]]]:
+    """Return drawn faults that a direct call shows, each with the cases that it meets."""
+    found = recording.kept(accelerator="sim", narrow=True, processes=jobs, only_new=only_new)
+    known = corpus.read()
+    assert known is not None
+    faults = population.drawn(population.families(), draws, seed, found, known.inputs)
     shown: dict[Fault, Shown] = {}
     for copy in forks.run(faults, lambda fault, send: show(fault, found, known, "sim", send), jobs):
         shown[copy.task] = copy.messages[-1] if copy.messages else Shown(False)
-    return [fault for fault in faults if shown[fault].live]
+    chosen = [fault for fault in faults if shown[fault].live]
+    meeting = [(fault, own) for fault in chosen if (own := candidates(fault, found)[0])]
+    print(f"{len(chosen)} of {len(faults)} faults are live, {len(meeting)} meet a case", flush=True)
+    return meeting
 
 
 def _judge(task: tuple[Fault, list[str]], send: forks.Send) -> None:
