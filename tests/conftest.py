@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -25,17 +27,60 @@ LONGEST = (
     "simulated/test_starting.py", "acceptance/test_death_watcher.py", "acceptance/test_second_chance.py",
     "exact/test_right_formulas.py", "suites/test_workloads_red.py", "acceptance/test_truth.py",
 )  # fmt: skip
+#: Tests that are long because they are dear, and the seconds of each, as ``python -m tests.layers`` has chosen them.
+DEAR = Path(__file__).with_name("dear.json")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for a part of the tests."""
+    """Add the options for a part of the tests, and for their seconds."""
     parser.addoption("--part", metavar="K/N", help="every N-th of the chosen tests, from the K-th: parts are disjoint")
     parser.addoption("--turn", metavar="K/N", help="the same for those of them that repeat another with other values")
+    parser.addoption("--seconds", metavar="FILE", help="write the seconds of each test; see tests/layers.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that take turns."""
+    """Register the marker of tests that take turns, and what measures tests."""
     config.addinivalue_line("markers", "repeats: does with other values what another long test does; see --turn")
+    if config.getoption("--seconds"):
+        config.pluginmanager.register(Seconds(config))
+
+
+@functools.cache
+def dear() -> frozenset[str]:
+    """Return the tests that are long because they are dear."""
+    return frozenset(json.loads(DEAR.read_text(encoding="utf-8"))) if DEAR.exists() else frozenset()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a dear test as long."""
+    if name_of(item.path, item.nodeid) in dear():
+        item.add_marker(pytest.mark.long)
+
+
+def name_of(path: Path, nodeid: str) -> str:
+    """Return a test's name that does not depend on where pytest was started."""
+    home = DEAR.parent
+    file = path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
+    return f"{file}::{nodeid.partition('::')[2]}"
+
+
+class Seconds:
+    """What the tests take, each with the run that it shares. Workers send the names with their reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._file = Path(config.getoption("--seconds")) if not hasattr(config, "workerinput") else None
+        self._found: dict[str, tuple[float, str]] = {}
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        item.user_properties.append(("test", (name_of(item.path, item.nodeid), run_of(item))))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name, shared = dict(report.user_properties).get("test", (report.nodeid, ""))  # type: ignore[misc]
+        self._found[name] = (self._found.get(name, (0.0, ""))[0] + report.duration, shared)
+
+    def pytest_sessionfinish(self) -> None:
+        if self._file is not None:
+            self._file.write_text(json.dumps(self._found, indent=1) + "\n", encoding="utf-8")
 
 
 class RunsTogether(LoadScopeScheduling):

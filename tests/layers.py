@@ -1,11 +1,59 @@
-"""Layers of tests: parameters of which few run with every change, and the others with the marker ``long``."""
+"""Layers of tests: what runs with every change, and what has the marker ``long``.
+
+A test of which others repeat the habit says so itself, with ``longer``. A dear test is long by measurement:
+``pytest -n 2 --seconds FILE tests`` writes what each takes, and ``python -m tests.layers FILE`` chooses the dear ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import DEAR
+
+#: Seconds from which a test is dear, or all tests together that share a run.
+_SECONDS = 2.0
+#: What runs with every change whatever it takes, for it compares what ships with what makes it.
+ALWAYS = (
+    "docs/", "harness/test_known_cases.py", "reports/gate/test_manifests.py", "test_rooms.py",
+    "reports/gate/test_honest_reports.py::test_the_published_reports_are_accepted",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Choose the dear tests. Those that were not measured stay what they are."""
+    parser = argparse.ArgumentParser(prog="python -m tests.layers", description=main.__doc__)
+    parser.add_argument("seconds", metavar="FILE", type=Path, help="what pytest --seconds has written")
+    options = parser.parse_args(arguments)
+    measured: dict[str, tuple[float, str]] = json.loads(options.seconds.read_text(encoding="utf-8"))
+    before: dict[str, float] = json.loads(DEAR.read_text(encoding="utf-8")) if DEAR.exists() else {}
+    found = {name: taken for name, taken in before.items() if name not in measured} | dear(measured)
+    DEAR.write_text(json.dumps(dict(sorted(found.items())), indent=0) + "\n", encoding="utf-8")
+    every = sum(taken for taken, _ in measured.values())
+    left = every - sum(taken for name, (taken, _) in measured.items() if name in found)
+    print(f"{len(found)} tests are dear; the others take {left:.0f} of {every:.0f} s")
+    return 0
+
+
+def dear(measured: Mapping[str, tuple[float, str]]) -> dict[str, float]:
+    """Return the dear tests with their seconds. Of each file, the cheapest tests stay that share a run, or one test."""
+    together: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for name, (seconds, run) in measured.items():
+        together[name.partition("::")[0]][run or name][name] = seconds
+    found: dict[str, float] = {}
+    for groups in together.values():
+        _, *others = sorted(groups.values(), key=lambda group: sum(group.values()))
+        for group in others:
+            if sum(group.values()) >= _SECONDS:
+                found |= {name: round(taken, 1) for name, taken in group.items() if not name.startswith(ALWAYS)}
+    return found
 
 
 def longer(values: Iterable[Any], *kept: Any, step: int | None = None, repeating: Sequence[Any] = ()) -> list[Any]:
@@ -25,3 +73,7 @@ def _long(value: Any, repeats: bool) -> Any:
     """Return a parameter, or several in a tuple, with its markers."""
     marks = (pytest.mark.long, pytest.mark.repeats) if repeats else (pytest.mark.long,)
     return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from tests.acceptance.running import run
 from tests.conftest import kept_together, part_of, run_of
-from tests.layers import longer
+from tests.layers import ALWAYS, dear, longer
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +46,59 @@ def test_parameters_that_repeat_are_long_and_take_turns() -> None:
         ["long", "repeats"],
         ["long", "repeats"],
     ]
+
+
+def test_dear_tests_are_long_but_not_all_of_a_file_and_not_those_of_what_ships() -> None:
+    measured = {
+        "a.py::one": (1.5, "run"), "a.py::two": (1.0, "run"), "a.py::cheap": (0.1, ""), "b.py::alone": (9.0, ""),
+        "docs/c.py::one": (5.0, ""), "docs/c.py::two": (6.0, ""), "d.py::one": (1.9, ""), "d.py::two": (1.8, ""),
+    }  # fmt: skip
+
+    assert dear(measured) == {"a.py::one": 1.5, "a.py::two": 1.0}
+
+
+def test_the_tests_that_are_dear_exist() -> None:
+    names = json.loads((ROOT / "tests" / "dear.json").read_text(encoding="utf-8"))
+
+    missing = [name for name in names if _function_of(name) not in _source_of(name)]
+    assert missing == []
+    assert not [name for name in names if name.startswith(ALWAYS)]
+
+
+def _function_of(name: str) -> str:
+    return f"def {name.partition('::')[2].partition('[')[0]}("
+
+
+@functools.cache
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def _source_of(name: str) -> str:
+    return _text(ROOT / "tests" / name.partition("::")[0])
+
+
+def test_the_seconds_of_tests_are_written_and_the_dear_ones_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    (tmp_path / "test_own.py").write_text(
+        "import pytest, time\n"
+        '@pytest.fixture(scope="module")\n'
+        "def made(): time.sleep(0.5)\n"
+        "def test_one(made): pass\n"
+        "def test_two(made): pass\n"
+        "def test_cheap(): pass\n"
+    )
+    assert run("-n1", "-p", "no:conformance", "--seconds", "found.json", cwd=tmp_path).status == 0
+
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["test_own.py::test_one"][1] == found["test_own.py::test_two"][1] != ""
+    assert found["test_own.py::test_cheap"][1] == ""
+    assert sum(seconds for seconds, _ in found.values()) >= 0.5
+
+    (tmp_path / "dear.json").write_text(json.dumps({"test_own.py::test_one": 3.0, "test_own.py::test_two": 0.0}))
+    chosen = run("-n0", "--co", "-q", "-m", "not long", "-p", "no:conformance", cwd=tmp_path).output
+    assert "test_cheap" in chosen
+    assert "test_one" not in chosen
 
 
 def test_those_that_repeat_run_in_their_turn_and_the_others_each_time(tmp_path: Path) -> None:
