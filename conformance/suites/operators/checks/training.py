@@ -30,7 +30,7 @@ from conformance.suites.operators.inputs import (
     settings,
     special_inputs,
 )
-from conformance.suites.operators.inputs.arrangements import dense_of, is_dense
+from conformance.suites.operators.inputs.arrangements import dense_of, is_dense, usual_of
 from conformance.suites.operators.inputs.families import Stage, check, source
 from conformance.suites.operators.inputs.kinds import representative, unlike
 from conformance.suites.operators.inputs.randomness import repeats
@@ -41,6 +41,10 @@ from conformance.suites.operators.judge.oracle import Oracle, of_forward, of_gra
 from conformance.suites.operators.judge.promises import reference_refuses
 
 from . import derivatives, kernels
+
+#: Dtypes whose inputs are arranged in the deep tier alone: a backend has these kernels by the same source as the
+#: single ones, if at all.
+_DOUBLE = (torch.float64, torch.complex128)
 
 
 def check_own(cell: Cell, sample: Call) -> None:
@@ -71,7 +75,7 @@ def kernels_behind(cell: Cell) -> None:
 def further_passes(cell: Cell) -> Iterator[Call]:
     """Yield one sample with every further backward, and in float32 the others with gradients of some inputs alone."""
     first = representative(cell.fixed)
-    yield from derivatives.passes(cell.info, first)
+    yield from derivatives.passes(cell.info, first, arranged=cell.deep or cell.dtype not in _DOUBLE)
     if cell.dtype is torch.float32:
         # A kernel for some gradients alone may be wrong for other shapes than the first sample's.
         yield from (one for other in cell.fixed if other is not first for one in derivatives.passes_of_subsets(other))
@@ -97,7 +101,7 @@ def further_derivatives(cell: Cell) -> None:
         derivatives.check_further(cell, sample)
 
 
-@check(Mode.TRAINING, fixed=True)
+@check(Mode.TRAINING, once=True, fixed=True)
 def special_gradients(cell: Cell) -> None:
     """Compare gradients for special values, and for operands that are equal."""
     special_inputs.check_gradients(cell, representative(cell.fixed))
@@ -168,8 +172,9 @@ def longer(cell: Cell) -> Iterator[Call]:
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE)
 def sizes_of_models(cell: Cell) -> Iterator[Call]:
-    """Yield calls of sizes that models have."""
-    yield from model_sizes.calls(cell, trained=True)
+    """Yield calls of sizes that models have, in the dtype in which they train; in the deep tier, in every dtype."""
+    if cell.deep or cell.dtype is torch.bfloat16:
+        yield from model_sizes.calls(cell, trained=True)
 
 
 def _images_with_tuples(cell: Cell) -> list[Call]:
@@ -194,7 +199,7 @@ def check_sample(cell: Cell, sample: Call, *, with_oracle: bool = False, is_furt
 
     A further pass is left out where the host refuses it, or computes it otherwise than for contiguous tensors.
     """
-    kind, seed = sample.backward or PLAIN, int(torch.randint(2**31, ()))
+    kind, seed = sample.backward or PLAIN, _seed(sample)
     sample = sample.named(backward=kind, seed=seed)
     host, device = sample.on(HOST), cell.on(sample)
     try:
@@ -242,9 +247,11 @@ def _is_sound(cell: Cell, sample: Call, host_run: tuple[Any, list[Any]]) -> bool
         return True  # it would be the same call once more
     # The values of the cotangents stay; their arrangement does not.
     dense_kind = Pass(lambda cotangent: kind.arrange(cotangent).contiguous())
-    try:
-        due = _values(sample, dense_kind.run(cell.info, call, host_gradients, dense_of(sample).on(HOST), seed))
-    except Exception:  # the host supports this arrangement alone; there is nothing to compare it with
+    usual = dense_of(sample)
+    # Samples that differ in their arrangement alone have one dense form.
+    run = functools.partial(_dense_run, cell, usual, dense_kind, seed)
+    due = usual.found_out(("dense gradients", cell.info.op, kind.arrange, seed), run)
+    if due is None:  # the host supports this arrangement alone; there is nothing to compare it with
         return True
     oracle = Oracle(
         lambda wide, change: _values(wide, dense_kind.run(cell.info, call, host_gradients, wide, seed, change)), sample
@@ -257,9 +264,22 @@ def _is_sound(cell: Cell, sample: Call, host_run: tuple[Any, list[Any]]) -> bool
     )
 
 
+def _dense_run(cell: Cell, usual: Call, kind: Pass, seed: int) -> list[Any] | None:
+    """Return the host's result and gradients for contiguous tensors, or None if it refuses them."""
+    try:
+        return _values(usual, kind.run(cell.info, call, host_gradients, usual.on(HOST), seed))
+    except Exception:  # each operator refuses in its own way
+        return None
+
+
 def _values(sample: Call, run: Any) -> list[Any]:
     result, gradients = run
     return [*processed(sample, result), *gradients]
+
+
+def _seed(sample: Call) -> int:
+    """Return the seed of a pass, which is drawn once for all samples with the same numbers."""
+    return usual_of(sample).found_out("seed", lambda: int(torch.randint(2**31, ())))
 
 
 def _state_after_seeding(seed: int) -> torch.Tensor:

@@ -325,11 +325,15 @@ def _with_safe_gaps(leaf: torch.Tensor) -> torch.Tensor:
 
 def dense_of(sample: Call) -> Call:
     """Return what ``dense`` returns, made once for a sample; the sample itself if all its tensors are so."""
+    sample = usual_of(sample)
+    return sample if is_dense(sample) else sample.found_out("dense", lambda: dense(sample))
+
+
+def usual_of(sample: Call) -> Call:
+    """Return the sample of which this is another arrangement with the same values, or the sample itself."""
     of_usual = sample.kept.get(_OF)
     usual = of_usual and of_usual()
-    if usual is not None:
-        return dense_of(usual)
-    return sample if is_dense(sample) else sample.found_out("dense", lambda: dense(sample))
+    return sample if usual is None else usual_of(usual)
 
 
 def is_dense(sample: Call) -> bool:
