@@ -9,8 +9,8 @@ import gc
 import os
 import random
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, Final
 
 #: Field of an OpInfo with its dtypes by device type. ``dtypesIfCUDA`` and the like are read and written through it.
@@ -115,22 +115,6 @@ def _fields_of(info: Any) -> dict[str, Any]:
 
 def _unwrapped(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
-
-
-@dataclass(frozen=True)
-class OnCopy:
-    """The in-place form of an operator, on a copy of its input: leaves that require a gradient cannot be written."""
-
-    function: Callable[..., Any]
-
-    @property
-    def __name__(self) -> str:
-        """Return the name of the function."""
-        return str(getattr(self.function, "__name__", ""))
-
-    def __call__(self, first: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the result that the in-place form wrote into a copy."""
-        return self.function(first.clone(), *args, **kwargs)
 
 
 def runs_on_cuda_only(info: Any) -> bool:

@@ -29,6 +29,22 @@ _SEEDS = (1, 2, 3)
 _NO_DEVICE: AbstractContextManager[object] = nullcontext()
 
 
+@dataclass(frozen=True)
+class OnCopy:
+    """The in-place form of an operator, on a copy of its input: leaves that require a gradient cannot be written."""
+
+    function: Callable[..., Any]
+
+    @property
+    def __name__(self) -> str:
+        """Return the name of the function."""
+        return str(getattr(self.function, "__name__", ""))
+
+    def __call__(self, first: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the result that the in-place form wrote into a copy."""
+        return self.function(first.clone(), *args, **kwargs)
+
+
 def call(function: Any, sample: Call, **extra: Any) -> Any:
     """Call the operator on the host."""
     last_call.note_step(last_call.ON_HOST)  # no text: it costs more than a small call, and few hosts crash

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from conformance.accelerators.capabilities import DTYPES
 
-from .database import OnCopy
+from .execution import OnCopy
 
 _FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
 _WIDE: Final = ("float64", "float32")

@@ -15,8 +15,7 @@ from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.trees import leaves, tensors
 from conformance.suites.operators.calls import execution, sampling
 from conformance.suites.operators.calls.calls import HOST, Around, Call
-from conformance.suites.operators.calls.database import OnCopy
-from conformance.suites.operators.calls.execution import call, host_gradients, perform, processed
+from conformance.suites.operators.calls.execution import OnCopy, call, host_gradients, perform, processed
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
 from conformance.suites.operators.inputs import (

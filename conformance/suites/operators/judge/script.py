@@ -18,8 +18,7 @@ import torch
 from conformance.numerics.layout import storage_address
 from conformance.numerics.transfer import has_other_bytes, memory_behind
 from conformance.suites.operators.calls.calls import Around, Call
-from conformance.suites.operators.calls.database import OnCopy
-from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.calls.execution import OnCopy, host_call
 from conformance.suites.operators.calls.factors import with_positive_diagonal
 from conformance.suites.operators.calls.passes import Pass
 
