@@ -58,6 +58,7 @@ OTHERS = {
     # those of the tests
     "--part",
     "--turn",
+    "--seconds",
     # that of blame's instrument
     "--strangers",
     # those of the generated faults

@@ -41,8 +41,8 @@ from conformance.suites.operators.judge.promises import reference_refuses
 
 from . import derivatives, kernels
 
-#: Dtypes whose inputs are arranged in the deep tier alone: a backend has these kernels by the same source as the
-#: single ones, if at all.
+#: Dtypes whose inputs are arranged, or special, in the deep tier alone: a backend has these kernels by the same source
+#: as the single ones, if at all.
 _DOUBLE = (torch.float64, torch.complex128)
 
 
@@ -100,9 +100,11 @@ def further_derivatives(cell: Cell) -> None:
         derivatives.check_further(cell, sample)
 
 
-@check(Mode.TRAINING, once=True, fixed=True)
+@check(Mode.TRAINING, fixed=True)
 def special_gradients(cell: Cell) -> None:
     """Compare gradients for special values, and for operands that are equal."""
+    if cell.dtype in _DOUBLE and not cell.deep:
+        return
     special_inputs.check_gradients(cell, representative(cell.fixed))
     special_inputs.check_equal_operands(cell)
 
@@ -171,8 +173,11 @@ def longer(cell: Cell) -> Iterator[Call]:
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE)
 def sizes_of_models(cell: Cell) -> Iterator[Call]:
-    """Yield calls of sizes that models have, in the dtype in which they train; in the deep tier, in every dtype."""
-    if cell.deep or cell.dtype is torch.bfloat16:
+    """Yield calls of sizes that models have: of products in every dtype, of others in that in which models train.
+
+    A library has kernels of products for each dtype. In the deep tier, all have every dtype.
+    """
+    if cell.deep or cell.dtype is torch.bfloat16 or cell.op_class is OpClass.CONTRACTION:
         yield from model_sizes.calls(cell, trained=True)
 
 
