@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import torch
 
+from conformance.numerics.trees import tensors
 from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import host_call
 
 #: Arguments of a call by their names, in float64.
 Given = dict[str, Any]
@@ -50,7 +52,16 @@ def sizes_between(info: Any, sample: Call) -> torch.Tensor | None:
         sizes = _SIZES[info.name](info, _named(info, wide))
     except (RuntimeError, TypeError, KeyError):  # a form that the formula does not have
         return None
-    return torch.nan_to_num(sizes.detach(), nan=0.0, posinf=0.0)
+    return torch.nan_to_num(sizes.detach() * _steps_to_result(info, sample), nan=0.0, posinf=0.0)
+
+
+def _steps_to_result(info: Any, sample: Call) -> float:
+    """Return how much coarser a step may round than the result: a step without the wide operands is narrow."""
+    results = tensors(host_call(info.op, sample).value)
+    if not results or not results[0].dtype.is_floating_point:
+        return 1.0
+    narrowest = max(torch.finfo(t.dtype).eps for t in sample.tensors if t.dtype in _NARROW)
+    return max(1.0, narrowest / torch.finfo(results[0].dtype).eps)
 
 
 def _named(info: Any, sample: Call) -> Given:
