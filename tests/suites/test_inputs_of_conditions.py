@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.numerics.trees import mapped
+from conformance.numerics.trees import mapped, tensors
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
@@ -52,18 +52,20 @@ def default_if_expanded(function: Any, sample: Call, **extra: Any) -> Any:
 
 
 class Stale:
-    """A device that has the result of the call before on other threads."""
+    """A device that has the result of the call before on other threads, of plain calls or of those with outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_outputs: bool = False) -> None:
         self.kept: dict[Any, torch.Tensor] = {}
+        self.with_outputs = with_outputs
 
     def __call__(self, function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)
-        if threading.current_thread() is threading.main_thread() or not isinstance(result, torch.Tensor):
+        is_here = threading.current_thread() is threading.main_thread()
+        if is_here or bool(extra) is not self.with_outputs or not isinstance(result, torch.Tensor):
             return result
         before = self.kept.get((result.shape, result.dtype))
         self.kept[result.shape, result.dtype] = result.detach().clone()
-        return result if before is None or extra else result.copy_(before)
+        return result if before is None else result.copy_(before)
 
 
 def reads_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
@@ -75,6 +77,23 @@ def reads_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
                 cut.narrow(dim, 1 << 16, size - (1 << 16)).zero_()
                 sample = sample.with_tensor(tensor, cut)
     return call(function, sample, **extra)
+
+
+def batches_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
+    """Return zeros beyond 2^12 matrices of a batch."""
+    result = call(function, sample, **extra)
+    for tensor in tensors(result):
+        tensor.detach()[1 << 12 :].zero_()
+    return result
+
+
+def beyond_a_tile_with_gaps(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give wrong results where an operand with a storage offset has an axis that is longer than 32."""
+    result = call(function, sample, **extra)
+    given = sample.tensors[-1]
+    if given.storage_offset() and max(given.shape, default=0) > 1 << 5 and isinstance(result, torch.Tensor):
+        result.detach().add_(1)
+    return result
 
 
 def returns_early(function: Any, sample: Call, **extra: Any) -> Any:
@@ -110,6 +129,9 @@ def nothing_in_an_empty_range(function: Any, sample: Call, **extra: Any) -> Any:
         ("renorm[float16-inference]", "beyond_squares.beyond_squares", squares_in_16_bits),
         ("topk[float32-inference]", "elsewhere.elsewhere", default_if_expanded),
         ("sin[float32-inference]", "elsewhere.elsewhere", Stale()),
+        ("index_select[float32-inference]", "elsewhere.elsewhere", Stale(with_outputs=True)),
+        ("linalg.qr[float32-inference]", "long_axes.long_axes", batches_to_4096),
+        ("where[int16-inference]", "conjunctions.conjunctions", beyond_a_tile_with_gaps),
         ("copysign[float32-inference]", "long_axes.long_axes", reads_to_4096),
         ("fft.rfftn[float32-inference]", "settings.other_defaults", sorts_dimensions),
         ("histc[float32-inference]", "settings.other_defaults", nothing_in_an_empty_range),
@@ -126,6 +148,21 @@ def test_a_fault_under_a_condition_is_red(cell: str, family: str, habit: Any, mo
     monkeypatch.setattr(execution, "execute", habit)
     with pytest.raises(AssertionError):
         run(f"operators.{cell}")
+
+
+def test_a_backward_that_is_wrong_where_two_things_are_unusual_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "training.unusual_in_several_ways")
+    cell = "operators.atan2[float32-training]"
+    assert run(cell).count > 10
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = execution.host_gradients(outputs, inputs, cotangents)
+        unusual = not cotangents[0].is_contiguous() and not inputs[0].is_contiguous()
+        return [gradient * 0.5 if unusual else gradient for gradient in found]
+
+    monkeypatch.setattr(execution, "gradients", gradients)
+    with pytest.raises(AssertionError, match="gradient of input 0"):
+        run(cell)
 
 
 @pytest.mark.parametrize(

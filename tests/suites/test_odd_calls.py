@@ -5,6 +5,8 @@ Each defect shows for these calls alone. What PyTorch leaves open accuses nobody
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -299,7 +301,7 @@ def test_what_pytorch_leaves_open_is_right(habit: Execute, cell: str, monkeypatc
 def on_lists(name: str) -> None:
     function = functions.functions()[name]
     for one in function.calls:
-        test_foreach._check(Checker(), function, one, "", torch.device("cpu"), torch.float32)
+        test_foreach._check(Checker(), function, one, "", torch.device("cpu"), torch.float32, long=True)
 
 
 @pytest.mark.parametrize("name", ["div", "clamp_max"])
@@ -328,6 +330,26 @@ def test_a_tensor_without_dimensions_in_a_list_counts(monkeypatch: pytest.Monkey
 
     with pytest.raises(AssertionError, match="tensors without dimensions"):
         on_lists("mul")
+
+
+def test_a_function_on_lists_that_is_wrong_on_other_threads_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, right = functions.functions()["sin"], torch._foreach_sin
+    check = functools.partial(
+        test_foreach._check_call, Checker(), function, function.calls[0], "", torch.device("cpu"), torch.float32
+    )
+    check()
+    before: list[Any] = []
+
+    def stale(given: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            return right(given)
+        before.append(right(given))
+        return before[-2:][0]
+
+    monkeypatch.setattr(torch, "_foreach_sin", stale)
+
+    with pytest.raises(AssertionError, match="on another thread"):
+        check()
 
 
 def test_a_draw_that_changes_its_input_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from conformance.numerics.nearness import Near, bound_of, near
 from conformance.numerics.trees import tensors
 from conformance.plan.case import Case, case, cases
 from conformance.suites.operators.cell import quiet
+from conformance.suites.threads import on_a_thread
 
 from . import matrices, special_lists, special_operands
 from .functions import Function, ListCall, functions
@@ -22,8 +23,10 @@ from .special_lists import strided as _strided
 _REDUCING = ("max", "norm")
 #: Multiplies the numbers for functions that take every number.
 _WIDE = 9.0
-#: More elements than one launch of a kernel works on, as in ``work.toml`` of the operators, ``large``.
-_LONG = (3, ((1 << 20) + 77) // 3)
+#: Longer than a block, along each axis.
+_BLOCKS = ((3, 1367), (4159, 1))
+#: More elements than one launch of a kernel works on, as in ``work.toml`` of the operators, and more rows than 2^16.
+_LAUNCHES = ((3, ((1 << 20) + 77) // 3), (65_599, 1))
 #: Calls with such a list: one of each overload. The others are calls of the same overloads with other numbers.
 _WITH_LONG = ("", "a list", "a number", "numbers", "a tensor")
 DTYPES = ("float32", "bfloat16", "int64")
@@ -75,24 +78,40 @@ def _places(function: Function) -> list[str]:
 def _check_call(
     check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype
 ) -> None:
-    _check(check, function, call, place, device, dtype)
+    is_float32 = dtype is torch.float32
+    _check(check, function, call, place, device, dtype, long=is_float32)
+    if is_float32:
+        _check_elsewhere(check, function, call, place, device)
     special_lists.check_values(check, function, call, place, device, dtype)
     special_lists.check_refusals(check, function, call, place, device, dtype)
     if dtype.is_floating_point or function.name in special_operands.EXACT:
         special_operands.check_operands(check, function, call, place, device, dtype)
-    is_first = call is function.calls[0] and dtype is torch.float32
+    is_first = call is function.calls[0] and is_float32
     for length in special_lists.LENGTHS if is_first else special_lists.ONE_LENGTH:
         host = list(_numbers((length, 3), dtype, 1.0).unbind())
         special_lists.check_long(check, function, call, place, device, host)
 
 
-def _check(check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype) -> None:
+def _check_elsewhere(check, function: Function, call: ListCall, place: str, device: torch.device) -> None:
+    """Check two calls on a thread of their own, with other numbers: a device may keep something for each thread."""
+
+    def work() -> None:
+        for _ in range(2):
+            _check(check, function, call, place, device, torch.float32, long=False, where=", on another thread")
+
+    on_a_thread(work)
+
+
+def _check(
+    check, function: Function, call: ListCall, place: str, device: torch.device, dtype: torch.dtype,
+    *, long: bool, where: str = "",
+) -> None:  # fmt: skip
     # Roundings of numbers below one are zeros, from which a part that nobody wrote does not differ.
     size = _WIDE if function.integers else 1.0
     # The largest of no elements does not exist; their sum is zero.
     is_largest = function.name == "max" or call.options.get("ord") == math.inf
     # The error of a sum grows with its length; the other functions have none.
-    long = dtype is torch.float32 and call.label in _WITH_LONG and function.name not in _REDUCING
+    long = long and call.label in _WITH_LONG and function.name not in _REDUCING
     host = _tensors(dtype, size, without_empty=is_largest, long=long)
     host[1:1] = [_numbers((40,), dtype, size)[3:36]]
     host[1:1] = [_numbers((5, 1), dtype, size).expand(5, 6)]
@@ -107,7 +126,7 @@ def _check(check, function: Function, call: ListCall, place: str, device: torch.
     found = first if place else found
     check.equal(len(found), len(host), f"the number of results of {function.name}{place}")
     for position, (actual, right) in enumerate(zip(found, exact, strict=True)):
-        label = f"_foreach_{function.name}{place} with {call.label or 'a list'}, tensor {position}"
+        label = f"_foreach_{function.name}{place} with {call.label or 'a list'}, tensor {position}{where}"
         _check_tensor(check, label, actual, right, dtype, device)
     if place:
         outside, kept = (tensors[-1].as_strided((4, 5), (10, 2), 0) for tensors in (first, host))
@@ -137,9 +156,9 @@ def _check_tensor(check, label: str, actual, right: torch.Tensor, dtype: torch.d
 
 
 def _tensors(dtype: torch.dtype, size: float, *, without_empty: bool, long: bool) -> list[torch.Tensor]:
-    """Return tensors of unlike shapes and strides on the host, the first longer than a block, or ``long`` a launch."""
+    """Return tensors of unlike shapes and strides on the host, two longer than a block, or with ``long`` a launch."""
     shapes = (
-        _LONG if long else (3, 1367),
+        *(_LAUNCHES if long else _BLOCKS),
         (33,),
         (5, 7),
         (),

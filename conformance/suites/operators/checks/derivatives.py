@@ -21,7 +21,7 @@ from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.classes import is_a, op_class
 from conformance.suites.operators.calls.execution import call, host_gradients, processed
-from conformance.suites.operators.calls.passes import Pass, cotangents, unique
+from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, unique
 from conformance.suites.operators.inputs import arrangements
 from conformance.suites.operators.judge import choices, promises
 from conformance.suites.operators.judge.cells import Cell
@@ -106,6 +106,18 @@ def _expanded_from_one(cotangent: torch.Tensor) -> torch.Tensor:
     if cotangent.numel() < 2:
         return cotangent
     return cotangent.reshape(-1)[:1].clone().reshape((1,) * cotangent.dim()).expand(cotangent.shape)
+
+
+#: Arrangements of cotangents, with the words for them.
+COTANGENTS: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("", PLAIN.arrange),
+    ("cotangents with gaps", arrangements.with_gaps),
+    ("cotangents with a storage offset", arrangements.with_offset),
+    ("cotangents transposed in memory", arrangements.transposed),
+    ("cotangents expanded from one number", _expanded_from_one),
+    ("cotangents expanded along the first dimension", arrangements.expanded_first),
+    ("cotangents expanded along the last dimension", arrangements.expanded_last),
+)
 
 
 # --- second derivatives, forward mode, vmap ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from conformance.suites.operators.calls.execution import OnCopy, call, host_grad
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
 from conformance.suites.operators.inputs import (
+    conjunctions,
     elsewhere,
     forms,
     indices,
@@ -44,6 +46,8 @@ from . import derivatives, kernels
 #: Dtypes whose inputs are arranged, or special, in the deep tier alone: a backend has these kernels by the same source
 #: as the single ones, if at all.
 _DOUBLE = (torch.float64, torch.complex128)
+#: Calls of a cell that are unusual in several ways.
+_UNUSUAL = 4
 
 
 def check_own(cell: Cell, sample: Call) -> None:
@@ -124,6 +128,19 @@ def other_settings(cell: Cell) -> Iterator[Call]:
         yield from settings.with_present_index(cell, sample)
         yield from settings.with_images(cell, sample)
     yield from settings.beyond(info, samples)
+
+
+@source(Mode.TRAINING, check_more, stage=Stage.SEVERAL, dtypes=conjunctions.DTYPES, fixed=True, checked=True)
+def unusual_in_several_ways(cell: Cell) -> Iterator[Call]:
+    """Yield calls with a drawn arrangement of each input and of the cotangents, and drawn lengths of some axes."""
+    chance = random.Random(f"{cell.info.full_name} {cell.dtype} training")
+    pool = unlike(cell, cell.fixed, most=len(cell.fixed))
+    for number in range(_UNUSUAL) if pool else ():
+        given = conjunctions.unusual(cell, chance.choice(pool), chance)
+        name, arrange = chance.choice(derivatives.COTANGENTS)
+        yield given.named(
+            number=conjunctions.NUMBER + number, source=conjunctions.SOURCE, change=name, backward=Pass(arrange)
+        )
 
 
 @check(Mode.TRAINING, stage=Stage.FORMS, fixed=True)

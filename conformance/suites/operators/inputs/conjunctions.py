@@ -8,6 +8,7 @@ that every pair is in the cells of many operators.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,13 +30,17 @@ from .families import Stage, source
 from .kinds import unlike
 
 #: Numbers from 9950 on are no numbers of other samples.
-_NUMBER = 9950
-#: Calls of a cell: in the dtype of further calls, and in the others.
-_CALLS, _FEW = 6, 3
-#: Lengths of an axis beyond a block, and elements of the largest tensor.
-_LENGTHS, _MOST = (129, 257, 1031), 1 << 16
+NUMBER, SOURCE = 9950, "unusual in several ways"
+#: Calls of a cell: in the dtype of further calls, in those of models, and in the others.
+_CALLS, _SOME, _FEW = 6, 3, 2
+#: Elements of the largest tensor, and axes that get other lengths at once.
+_MOST, _AXES = 1 << 16, 2
+#: The longest axis with which a result grows faster than the inputs, or in number.
+_MOST_OF_SQUARES = 257
+#: Exponents of the powers of two at which kernels split an axis, the longest of short axes, and the longest axis.
+_POWERS, _FEWEST, _LONGEST = range(3, 14), 16, 10_000
 #: Dtypes whose kernels are written most often, each in a way of its own.
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 
 
 @dataclass(frozen=True)
@@ -68,15 +73,15 @@ def _compare(cell: Cell, drawn: Conjunction) -> None:
             work()
 
 
-@source(Mode.INFERENCE, _compare, stage=Stage.SEVERAL, dtypes=_DTYPES, fixed=True, checked=True)
+@source(Mode.INFERENCE, _compare, stage=Stage.SEVERAL, fixed=True, checked=True)
 def conjunctions(cell: Cell) -> Iterator[Conjunction]:
     """Yield such calls. They are the same in every run."""
     chance = random.Random(f"{cell.info.full_name} {cell.dtype}")
     pool = [*cell.kept("settings", list[Call]), *unlike(cell, cell.fixed, most=len(cell.fixed))]
-    for number in range(_CALLS if cell.is_first_dtype else _FEW) if pool else ():
+    calls = _CALLS if cell.is_first_dtype else _SOME if cell.dtype in DTYPES else _FEW
+    for number in range(calls if pool else 0):
         sample = chance.choice(pool)
-        given = _longer(cell, sample, chance) or sample if chance.random() < 1 / 2 else sample
-        given = arrangements.each(cell.info, given, chance.choice) or given
+        given = unusual(cell, sample, chance)
         if not host_call(cell.info.op, given).comparable:
             continue
         on_a_thread, deterministic, in_form = (chance.random() < share for share in (1 / 3, 1 / 4, 1 / 2))
@@ -84,26 +89,43 @@ def conjunctions(cell: Cell) -> Iterator[Conjunction]:
         around = (*(elsewhere.ELSEWHERE if on_a_thread else ()), *((Around.DETERMINISTIC,) if deterministic else ()))
         where = [words, elsewhere.CHANGE * on_a_thread, elsewhere.DETERMINISTIC * deterministic]
         call = given.named(
-            number=_NUMBER + number, source="unusual in several ways", change=", ".join(filter(None, where)),
+            number=NUMBER + number, source=SOURCE, change=", ".join(filter(None, where)),
             around=around, before=before,
         )  # fmt: skip
         # Deterministic algorithms are asked of the host too, which has none for some forms.
         yield Conjunction(call, in_form and not deterministic)
 
 
-def _longer(cell: Cell, sample: Call, chance: random.Random) -> Call | None:
-    """Return the sample with one long axis; None if that which was drawn cannot be long."""
+def unusual(cell: Cell, sample: Call, chance: random.Random) -> Call:
+    """Return the sample with each tensor in a drawn arrangement, half of the times with drawn lengths of some axes."""
+    given = _resized(cell, sample, chance) if chance.random() < 1 / 2 else sample
+    return arrangements.each(cell.info, given, chance.choice) or given
+
+
+def _resized(cell: Cell, sample: Call, chance: random.Random) -> Call:
+    """Return the sample with drawn lengths of some axes; an axis that cannot have the drawn one stays as it is."""
     stays = facts(cell.info.name).short_in_16_bits and cell.dtype in (torch.bfloat16, torch.float16)
     if cell.op_class is OpClass.ITERATIVE or stays or not large.fits(sample):
-        return None
-    growths = list(large.growths(sample))
-    if not growths:
-        return None
-    found = large.extended(cell.info, sample, chance.choice(growths), chance.choice(_LENGTHS))
-    if max(tensor.numel() for tensor in found.tensors) > _MOST or repeated_writes.are_in(cell.info, found):
-        return None
-    made = host_call(cell.info.op, found)
-    return found if made.comparable else None
+        return sample
+    for _ in range(chance.randint(1, _AXES)):
+        growths = list(large.growths(sample))
+        if not growths:
+            return sample
+        growth, length = chance.choice(growths), _length(chance)
+        if large.plan_of(cell.info, sample, growth) is None:
+            length = min(length, _MOST_OF_SQUARES)
+        found = large.extended(cell.info, sample, growth, length)
+        too_large = max(tensor.numel() for tensor in found.tensors) > _MOST
+        if not too_large and not repeated_writes.are_in(cell.info, found) and host_call(cell.info.op, found).comparable:
+            sample = found
+    return sample
+
+
+def _length(chance: random.Random) -> int:
+    """Return a length: 1, a few, at or beside a power of two, or any; of the last, short ones are as likely as long."""
+    beside_a_power = (1 << chance.choice(_POWERS)) + chance.randint(-1, 1)
+    any_length = int(math.exp(chance.uniform(math.log(2), math.log(_LONGEST))))
+    return chance.choice((1, chance.randint(2, _FEWEST), beside_a_power, any_length))
 
 
 def _before(cell: Cell, sample: Call) -> Iterator[tuple[str, tuple[Call, ...]]]:
@@ -114,7 +136,7 @@ def _before(cell: Cell, sample: Call) -> Iterator[tuple[str, tuple[Call, ...]]]:
     yield "after other shapes and a refusal", tuple(statements.between(cell, sample))
     turned = sample.with_tensor(first, first.detach().flip(tuple(range(first.dim()))))
     yield "after other data", (turned.named(change="called before, with other data"),)
-    kinds = [dtype for dtype in _DTYPES if dtype is not cell.dtype and dtype in cell.info.dtypes]
+    kinds = [dtype for dtype in DTYPES if dtype is not cell.dtype and dtype in cell.info.dtypes]
     for dtype in kinds[:1]:
         other = _as(sample, cell.dtype, dtype).named(change=f"called before, in {dtype}")
         yield "after another dtype", (other,)

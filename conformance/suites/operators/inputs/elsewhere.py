@@ -72,7 +72,9 @@ def _check_kinds(cell: Cell) -> None:
         if isinstance(given.input, torch.Tensor) and given.input.layout is torch.strided and given.input.numel() > 1:
             reversed_ = given.with_tensor(given.input, given.input.detach().flip(tuple(range(given.input.dim()))))
             again = reversed_.named(change=f"{CHANGE}, reversed", around=ELSEWHERE, before=(sample,))
-            variants.rearranged(cell, again, ("non-contiguous",))
+            for strided in arrangements.of(cell.info, again, ("non-contiguous",)):
+                variants.check_arranged(cell, [strided])
+                variants.forms_of(cell, strided)
         if len(given.tensors) > 1 and given is not image:
             variants.check_arranged(cell, arrangements.mixed(cell.info, sample))
 

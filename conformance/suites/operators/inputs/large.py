@@ -136,7 +136,7 @@ def _of_inner_reduction(info: Any, samples: list[Call], most: int) -> Plan | Non
         for growth in growths(sample):
             if growth[0] is None or growth[0] == sample.input.dim() - 1 or not _is_safe(info, growth):
                 continue
-            plan = _plan(info, sample, growth)
+            plan = plan_of(info, sample, growth)
             made = _elements(info, sample) if plan is not None and plan.outputs == 0 else None
             if plan is not None and made is not None and made[1] > 1:
                 return plan
@@ -216,7 +216,7 @@ def _batched(info: Any, sample: Call, dim: int, amount: LargeWork) -> Call | Non
         if leading > dim and _elements(info, smaller := extended(info, sample, growth, 1)) is not None:
             sample = smaller
     for leading, growth in candidates:
-        plan = _plan(info, sample, growth) if leading == dim else None
+        plan = plan_of(info, sample, growth) if leading == dim else None
         if plan is not None and max(plan.inputs, plan.outputs) * amount.leading <= _MOST * amount.elements:
             return extended(info, sample, growth, amount.leading)
     return None
@@ -238,7 +238,7 @@ def _plans(info: Any, samples: list[Call], most: int) -> Iterator[Plan]:
         if not fits(sample):
             continue
         for growth in growths(sample):
-            if _is_safe(info, growth) and (plan := _plan(info, sample, growth)) is not None:
+            if _is_safe(info, growth) and (plan := plan_of(info, sample, growth)) is not None:
                 yield plan
 
 
@@ -275,7 +275,7 @@ def growths(sample: Call) -> Iterator[Growth]:
                     yield growth
 
 
-def _plan(info: Any, sample: Call, growth: Growth) -> Plan | None:
+def plan_of(info: Any, sample: Call, growth: Growth) -> Plan | None:
     """Return how the operator grows along these dimensions; None if it does not, or faster than its inputs."""
     key, state = ("growth", info.op, growth), torch.get_rng_state()
     if key not in sample.kept:

@@ -30,10 +30,14 @@ _NUMBER = 9560
 _ROWS = 4159
 #: Rows beyond 2^16, for functions of single elements, whose other axes are 1, and where other axes are short enough.
 _MANY = 65_599
-#: Dimensions of an image.
-_DIMS = 4
+#: Dimensions of an image, and of a matrix.
+_DIMS, _MATRIX = 4, 2
 #: Elements of the largest input and of the largest output, with rows beyond 2^12 and with many more.
 _MOST, _MOST_OF_MANY = 1 << 16, 1 << 18
+#: The same of batches of matrices, which are no smaller than a solver's sample.
+_MOST_OF_MATRICES = 1 << 17
+#: Classes whose single elements take a hundred times as long as a product.
+_DEAR = (OpClass.SPECIAL, OpClass.ITERATIVE)
 #: Rows by which the elements of a row are measured.
 _TRIED = 16
 
@@ -42,17 +46,22 @@ _TRIED = 16
 def long_axes(cell: Cell) -> Iterator[Call]:
     """Yield a representative sample with each axis long in turn, and one whose result has the most dimensions."""
     sample = of_other_sizes(cell)
-    if sample is None or cell.op_class is OpClass.ITERATIVE:
+    if sample is None:
         return
     if images := list(_images(cell)):
         yield from images
         return
     number = _NUMBER
     for given in [sample, *_of_most_dims(cell, sample)]:
-        for dim in range(given.input.dim()):
+        for dim in range(_free_dims(cell, given)):
             if (found := _long(cell, given, dim)) is not None:
                 yield replace(found, number=number, source=f"a long axis {dim}")
                 number += 1
+
+
+def _free_dims(cell: Cell, sample: Call) -> int:
+    """Return how many leading dimensions may be long: those of batches alone, where longer matrices are singular."""
+    return sample.input.dim() - (_MATRIX if cell.op_class is OpClass.ITERATIVE else 0)
 
 
 def _images(cell: Cell) -> Iterator[Call]:
@@ -107,7 +116,7 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
         if not made.comparable:
             continue
         of_a_row = max(_elements(tried.arguments), _elements(made.value)) / _TRIED
-        if of_a_row * _ROWS > _MOST:
+        if of_a_row * _ROWS > (_MOST_OF_MATRICES if cell.op_class is OpClass.ITERATIVE else _MOST):
             return None
         found = large.extended(cell.info, short, growth, _rows(cell, of_a_row, len(tensors(made.value))))
         # Which of two values written to one place stays is open.
@@ -117,7 +126,7 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
 
 def _rows(cell: Cell, elements: float, results: int) -> int:
     """Return how long an axis gets whose rows have so many elements. Of some operators each row is a result."""
-    is_cheap = cell.op_class is not OpClass.SPECIAL and results < _TRIED and elements * _MANY <= _MOST_OF_MANY
+    is_cheap = cell.op_class not in _DEAR and results < _TRIED and elements * _MANY <= _MOST_OF_MANY
     return _MANY if is_cheap else _ROWS
 
 

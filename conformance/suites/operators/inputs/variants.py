@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -33,6 +34,8 @@ from .kinds import representative, unlike
 
 #: Relative and absolute difference of two results of the CPU that is nothing but rounding in any dtype.
 _ROUNDED = 1e-2
+#: Dtypes whose kernels have the source of others, and how many arrangements these have in a cell.
+_SELDOM, _DRAWN = (torch.float64, torch.complex128, torch.int16, torch.int8), 4
 #: What makes an output of one shape and dtype.
 Build = Callable[[Any], torch.Tensor]
 
@@ -461,9 +464,18 @@ def forms_of(cell: Cell, arranged: Call) -> None:
 # --- families ---------------------------------------------------------------------------------------------------------
 
 
-@source(Mode.INFERENCE, rearranged, stage=Stage.FORMS, fixed=True)
+def _rearranged_as_often_used(cell: Cell, sample: Call) -> None:
+    """Check every arrangement, or in a dtype that few models use some of them, drawn by the cell."""
+    names: Collection[str] = ()
+    if cell.dtype in _SELDOM and not cell.deep:
+        chance = random.Random(f"{cell.info.full_name} {cell.dtype} arrangements")
+        names = chance.sample([*arrangements.ARRANGEMENTS, *arrangements.REPETITIONS], _DRAWN)
+    rearranged(cell, sample, names)
+
+
+@source(Mode.INFERENCE, _rearranged_as_often_used, stage=Stage.FORMS, fixed=True)
 def arrangements_of_some(cell: Cell) -> list[Call]:
-    """Return one sample, and in one dtype others, whose inputs are laid out in memory in every way."""
+    """Return one sample, and in one dtype others, whose inputs are laid out in memory in other ways."""
     return _chosen(cell)
 
 
