@@ -19,6 +19,7 @@ from conformance.suites.operators.calls.execution import OnCopy, call, host_grad
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
 from conformance.suites.operators.inputs import (
+    arrangements,
     elsewhere,
     forms,
     indices,
@@ -40,10 +41,6 @@ from conformance.suites.operators.judge.oracle import Oracle, of_forward, of_gra
 from conformance.suites.operators.judge.promises import reference_refuses
 
 from . import derivatives, kernels
-
-#: Dtypes whose inputs are arranged, or special, in the deep tier alone: a backend has these kernels by the same source
-#: as the single ones, if at all.
-_DOUBLE = (torch.float64, torch.complex128)
 
 
 def check_own(cell: Cell, sample: Call) -> None:
@@ -74,10 +71,16 @@ def kernels_behind(cell: Cell) -> None:
 def further_passes(cell: Cell) -> Iterator[Call]:
     """Yield one sample with every further backward, and in float32 the others with gradients of some inputs alone."""
     first = representative(cell.fixed)
-    yield from derivatives.passes(cell.info, first, arranged=cell.deep or cell.dtype not in _DOUBLE)
+    yield from derivatives.passes(cell.info, first)
     if cell.dtype is torch.float32:
         # A kernel for some gradients alone may be wrong for other shapes than the first sample's.
         yield from (one for other in cell.fixed if other is not first for one in derivatives.passes_of_subsets(other))
+
+
+@source(Mode.TRAINING, check_more, deep_doubles=True, fixed=True)
+def further_passes_arranged(cell: Cell) -> Iterator[Call]:
+    """Yield one sample with its inputs in every arrangement."""
+    yield from arrangements.of(cell.info, representative(cell.fixed))
 
 
 @source(Mode.TRAINING, check_more, fixed=True)
@@ -100,11 +103,9 @@ def further_derivatives(cell: Cell) -> None:
         derivatives.check_further(cell, sample)
 
 
-@check(Mode.TRAINING, fixed=True)
+@check(Mode.TRAINING, deep_doubles=True, fixed=True)
 def special_gradients(cell: Cell) -> None:
     """Compare gradients for special values, and for operands that are equal."""
-    if cell.dtype in _DOUBLE and not cell.deep:
-        return
     special_inputs.check_gradients(cell, representative(cell.fixed))
     special_inputs.check_equal_operands(cell)
 
