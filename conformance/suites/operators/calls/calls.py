@@ -162,6 +162,7 @@ class Call:
 
     @functools.cached_property
     def _shared(self) -> frozenset[int]:
+        """Return the addresses of the memory that several tensors of the call share."""
         return shared_addresses(self.tensors)
 
     def wide(self, change: Callable[[torch.Tensor], torch.Tensor] = unchanged) -> Call:

@@ -130,6 +130,7 @@ def operators() -> tuple[str, ...]:
 
 @functools.cache
 def _rows(section: str, kind: type[Row]) -> Mapping[str, Row]:
+    """Return the rows of a section of facts.toml, by operator."""
     table = load_table(__file__, "facts.toml")[section]
     return {name: read(kind, row, f"facts.toml, {section}, {name}") for name, row in table.items()}
 
@@ -150,4 +151,5 @@ def read(kind: type[Row], row: Mapping[str, Any], where: str) -> Row:
 
 
 def _frozen(value: Any) -> Any:
+    """Return a value with tuples in the place of its lists, so that it can be hashed."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -157,6 +157,7 @@ def _choose_alike(cell: Cell, sample: Call) -> bool:
 
 
 def _compare(cell: Cell, sample: Call, name: str, compute: Callable[..., list[Any]]) -> None:
+    """Compare one kind of further derivative; a refusal by the device is a note."""
     given = sample.named(form=name.replace("_", " "), backward=Pass(of=name), seed=cell.seed)
     try:
         expected = compute(cell.info, call, sample.on(HOST), cell.seed)
@@ -241,4 +242,5 @@ def _batched(info: Any, run: Any, sample: Call, seed: int) -> list[torch.Tensor]
 
 
 def _detached(leaf: Any) -> Any:
+    """Return a tensor without its graph; another value as it is."""
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

@@ -278,6 +278,7 @@ def _dense_run(cell: Cell, usual: Call, kind: Pass, seed: int) -> list[Any] | No
 
 
 def _values(sample: Call, run: Any) -> list[Any]:
+    """Return the results of a run as they are compared, and its gradients."""
     result, gradients = run
     return [*processed(sample, result), *gradients]
 
@@ -288,10 +289,12 @@ def _seed(sample: Call) -> int:
 
 
 def _state_after_seeding(seed: int) -> torch.Tensor:
+    """Return the state of a CPU generator with this seed, before any draw."""
     return torch.Generator().manual_seed(seed).get_state()
 
 
 def _device_refusal(cell: Cell, device: Call, seed: int) -> Exception | None:
+    """Return the exception with which the device refuses forward and backward; None if it does neither."""
     try:
         PLAIN.run(cell.info, execution.execute, execution.gradients, device, seed)
     except Exception as refusal:  # the caller raises it unless another sample can be compared
@@ -343,6 +346,7 @@ def _judge_values(
 def _judge_gradient(
     cell: Cell, sample: Call, actual: Any, expected: Any, oracle: Oracle, position: int, n: float
 ) -> None:
+    """Judge one gradient: whether there is one, its metadata and its values. ``n`` is the length of its sums."""
     part = f"gradient of input {position}"
     if expected is None:
         cell.judge.claim(sample, actual is None, "a gradient where PyTorch has none", part)

@@ -126,6 +126,7 @@ def _expanded(leaf: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _filled(view: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Copy the values into the view and return it."""
     view.copy_(values.detach())
     return view
 
@@ -343,6 +344,7 @@ def is_dense(sample: Call) -> bool:
 
 
 def _fills_its_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a dense tensor has no arrangement, and memory for its own elements alone."""
     if tensor.layout is not torch.strided:
         return True  # dense() leaves it as it is
     plain = not _is_arranged(tensor) and not tensor.is_quantized
@@ -355,6 +357,7 @@ def dense(sample: Call) -> Call:
 
 
 def _dense(leaf: Any) -> Any:
+    """Return a contiguous copy of a dense tensor without lazy bits; another value as it is."""
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
         return leaf
     copy = leaf.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
@@ -395,4 +398,5 @@ def _arranged_each(
 
 
 def _is_arranged(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has gaps, another order, an offset or a lazy bit."""
     return not tensor.is_contiguous() or tensor.storage_offset() > 0 or tensor.is_conj() or tensor.is_neg()

@@ -168,10 +168,12 @@ def _of_other_overload(info: Any, samples: list[Call], first: Call, most: int) -
 
 
 def _flags(sample: Call) -> int:
+    """Return how many keywords of a call are True."""
     return sum(value is True for value in sample.kwargs.values())
 
 
 def _is_of_other_overload(info: Any, first: Call, sample: Call) -> bool:
+    """Return whether a sample calls another kernel than the first one: with other kinds of arguments or dimensions."""
     dims = {each.input.dim() if isinstance(each.input, torch.Tensor) else 0 for each in (first, sample)}
     if info.full_name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
         return True
@@ -186,6 +188,7 @@ def _is_of_other_overload(info: Any, first: Call, sample: Call) -> bool:
 
 
 def _share(plan: Plan) -> float:
+    """Return the number of outputs for each input of a plan, at most 1."""
     return min(plan.outputs / plan.inputs, 1)
 
 
@@ -229,10 +232,12 @@ def fits(sample: Call) -> bool:
 
 
 def _reduction(plan: Plan) -> float:
+    """Return the number of inputs for each output of a plan."""
     return plan.inputs / max(plan.outputs, 1.0)
 
 
 def _plans(info: Any, samples: list[Call], most: int) -> Iterator[Plan]:
+    """Yield the plans to enlarge a call of which the host computes a small one; at most ``most`` samples are tried."""
     # The largest first: generators begin with simple samples, which often have no dimension to grow.
     for sample in sorted(samples, key=_size, reverse=True)[:most]:
         if not fits(sample):
@@ -250,6 +255,7 @@ def _is_safe(info: Any, growth: Growth) -> bool:
 
 
 def _size(sample: Call) -> int:
+    """Return the number of elements of the largest tensor of a call."""
     return max((tensor.numel() for tensor in sample.tensors), default=0)
 
 

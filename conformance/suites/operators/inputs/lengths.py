@@ -29,6 +29,7 @@ def samples(info: Any, dtype: torch.dtype, *, requires_grad: bool) -> list[Call]
 
 
 def _ctc(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
+    """Return calls of ``ctc_loss`` with sequences of unlike lengths, a target without labels among them."""
     targets = torch.tensor([[1, 2, 2, 3, 1], [4, 1, 1, 1, 1], [3, 3, 1, 2, 4], [2, 1, 1, 1, 1], [1, 4, 1, 1, 1]])
     inputs, due = torch.tensor([9, 1, 8, 9, 5]), torch.tensor([0, 1, 5, 0, 2])
 
@@ -41,6 +42,7 @@ def _ctc(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
 
 
 def _bags(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
+    """Return calls of ``embedding_bag`` with bags of unlike lengths, an empty one among them."""
     index, starts = torch.tensor([1, 3, 3, 0, 5, 2]), torch.tensor([0, 0, 1, 5, 6])
     return [
         Call(

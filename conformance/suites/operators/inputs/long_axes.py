@@ -79,11 +79,13 @@ def _of_most_dims(cell: Cell, first: Call) -> list[Call]:
 
 
 def _dims(cell: Cell, sample: Call) -> int:
+    """Return the most dimensions that a result of the call on the host has; 0 if the host refuses it."""
     made = host_call(cell.info.op, sample)
     return max((tensor.dim() for tensor in tensors(made.value)), default=0) if made.error is None else 0
 
 
 def _long(cell: Cell, sample: Call, dim: int) -> Call | None:
+    """Return the call with one long axis, the others as short as the operator takes them; None if it cannot grow."""
     short = with_all_but_one(cell, sample, dim) or sample
     found = _grown(cell, short, dim)
     if found is not None and short is not sample and _points_nowhere(cell, found):
@@ -99,6 +101,7 @@ def _points_nowhere(cell: Cell, sample: Call) -> bool:
 
 
 def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
+    """Return the call with one long axis; None if the host does not compute it, or it has too many elements."""
     for growth in large.growths(short):
         if growth[0] != dim:
             continue
@@ -122,4 +125,5 @@ def _rows(cell: Cell, elements: float, results: int) -> int:
 
 
 def _elements(value: object) -> int:
+    """Return the number of elements of the largest tensor in a value."""
     return max((tensor.numel() for tensor in tensors(value)), default=0)

@@ -255,6 +255,7 @@ def integers(cell: Cell, sample: Call) -> Iterator[Change]:
 
 
 def _gives_integers(info: Any, sample: Call) -> bool:
+    """Return whether all results of a call are integers or truth values."""
     made = _dtypes_of_results(info, sample)
     return None not in made and not any(dtype is not None and dtype.is_floating_point for dtype in made)
 

@@ -179,14 +179,17 @@ def check_forms(cell: Cell, sample: Call) -> None:
 
 
 def _can_be_out(value: Any) -> bool:
+    """Return whether a result consists of dense tensors, which can be outputs."""
     return all(isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided for leaf in leaves(value))
 
 
 def _alike(leaf: Any) -> torch.Tensor:
+    """Return an output with the shape and dtype of a result, filled with wrong numbers."""
     return poisoned(leaf.shape, leaf.dtype)
 
 
 def _with_gaps(leaf: Any) -> torch.Tensor:
+    """Return an output of which every second element of a larger memory is used."""
     return arrangements.with_gaps(_alike(leaf))
 
 
@@ -205,10 +208,12 @@ def _can_hold(value: Any, build: Build, device: torch.device) -> bool:
 
 
 def _larger(leaf: Any) -> torch.Tensor:
+    """Return an output with a dimension too many, which has to be resized."""
     return poisoned((*leaf.shape, 3), leaf.dtype)
 
 
 def _integers(leaf: Any) -> torch.Tensor:
+    """Return an output of int64 for a result of floating-point or complex numbers, else one of the result's dtype."""
     dtype = torch.int64 if leaf.dtype.is_floating_point or leaf.dtype.is_complex else leaf.dtype
     return poisoned(leaf.shape, dtype)
 
@@ -223,6 +228,7 @@ def _into(
     may_refuse: bool = False,
     gaps: bool = False,
 ) -> None:
+    """Compare a call into outputs that ``build`` makes of its result; a refusal is a note with ``may_refuse``."""
     made = sample.into(form, cell.info.op, out=_outputs(value, build, HOST))
     host, device = made.on(HOST), cell.on(made)
     host_out, device_out, before = host.extra["out"], device.extra["out"], made.extra["out"]
@@ -274,6 +280,7 @@ def _judge_both(
 
 
 def _are_same_tensors(left: Any, right: Any) -> bool:
+    """Return whether two results are the same objects, leaf by leaf."""
     pairs = leaves(left), leaves(right)
     return len(pairs[0]) == len(pairs[1]) and all(one is other for one, other in zip(*pairs, strict=True))
 
@@ -357,10 +364,12 @@ def _addresses(out: Any) -> list[int | None]:
 
 
 def _strides(out: Any) -> list[tuple[int, ...]]:
+    """Return the strides of each output along dimensions of more than one element."""
     return [layout.significant_strides(leaf) for leaf in leaves(out)]
 
 
 def _shapes(out: Any) -> list[torch.Size]:
+    """Return the shape of each output."""
     return [leaf.shape for leaf in leaves(out)]
 
 
@@ -411,6 +420,7 @@ def in_place_of(cell: Cell, sample: Call, names: Collection[str]) -> None:
 
 
 def _in_place_of_arranged(cell: Cell, arranged: Call) -> None:
+    """Compare the in-place form of a call whose inputs are arranged, where the host computes it."""
     if cell.info.inplace_variant is None or not isinstance(arranged.input, torch.Tensor):
         return
     given = arranged.named(part="inputs").into(forms.IN_PLACE, cell.info.inplace_variant)
@@ -419,6 +429,7 @@ def _in_place_of_arranged(cell: Cell, arranged: Call) -> None:
 
 
 def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
+    """Compare the in-place form: its values, and that it writes to the input's own memory."""
     form = sample.into(forms.IN_PLACE, cell.info.inplace_variant)
     host, device = form.on(HOST), cell.on(form)
     address = layout.storage_address(device.input)

@@ -30,6 +30,7 @@ _MATRIX = 2
 
 
 def _compare(cell: Cell, sample: Call) -> None:
+    """Compare a call, its in-place form and its outputs for dimensions of size 1 that are one row of two."""
     variants.rearranged(cell, sample, (ONE_OF_TWO,))
     variants.in_place_of(cell, sample, (ONE_OF_TWO,))
     if cell.info.supports_out:

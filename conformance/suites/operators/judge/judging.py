@@ -182,6 +182,7 @@ class Judge:
         return promises.describes(self._cell.info, call, position, actual, expected)
 
     def _same_number(self, call: Call, device_leaves: list[Any], host_leaves: list[Any], part: str) -> None:
+        """Claim that the device returns as many results as the host."""
         found, due = len(device_leaves), len(host_leaves)
         self.claim(call, found == due, f"{found} results, expected {due}", part)
 
@@ -323,6 +324,7 @@ def _about(call: Call, part: str) -> str:
 
 
 def _joined(*parts: str) -> str:
+    """Return the parts of a description that are not empty, with commas."""
     return ", ".join(filter(None, parts))
 
 
@@ -341,10 +343,12 @@ _ENOUGH_DRAWN = 24
 
 
 def _not_zero(result: Any) -> int:
+    """Return how many elements of a result are not 0."""
     return sum(int((plain(leaf) != 0).sum()) for leaf in leaves(result) if isinstance(leaf, torch.Tensor))
 
 
 def _untouched(before: Any, after: Any) -> bool:
+    """Return whether all leaves have the bits that they had before."""
     return all(same_bits(plain(old), plain(new)) for old, new in zip(leaves(before), leaves(after), strict=True))
 
 
