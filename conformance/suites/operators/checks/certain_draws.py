@@ -50,7 +50,7 @@ _NEAR, _ROUNDINGS = 0.02, 8
 
 @check(Mode.INFERENCE, dtypes=(torch.float32,), values=False)
 def certain_draws(cell: Cell) -> None:
-    """Compare such draws with the host's, in float32: for inputs in every arrangement, and in each form of the call."""
+    """Compare draws with one possible result with the host's, in float32: in every arrangement and form of the call."""
     if cell.info.full_name in _SPREADS:
         _check_spread(cell)
         _check_every_spread(cell)

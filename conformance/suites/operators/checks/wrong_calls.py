@@ -373,7 +373,7 @@ def _of_dtype(sample: Call, into: Any, usual: torch.Tensor, dtype: torch.dtype) 
 
 
 def _shapes(cell: Cell, sample: Call) -> Iterator[Call]:
-    """Yield the sample with one tensor of another shape."""
+    """Yield the sample with one tensor of a shape that does not fit the others, for each tensor and shape."""
     for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized:
             continue

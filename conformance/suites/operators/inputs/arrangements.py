@@ -301,7 +301,7 @@ def for_kernels(sample: Call) -> Iterator[Call]:
 
 
 def for_kernels_elsewhere(sample: Call) -> Iterator[Call]:
-    """Yield further arrangements for such kernels: gaps, and tensors that are expanded beside others with gaps."""
+    """Yield further arrangements for kernels that check no argument: gaps, and expanded tensors beside gaps."""
     values = [tensor for tensor in sample.tensors if tensor.is_floating_point() and tensor.dim()]
     choices: list[tuple[str, list[torch.Tensor]]] = [("non-contiguous", [])]
     if values:
@@ -325,13 +325,13 @@ def _with_safe_gaps(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def dense_of(sample: Call) -> Call:
-    """Return what ``dense`` returns, made once for a sample; the sample itself if all its tensors are so."""
+    """Return what ``dense`` returns, made once for a sample; the sample itself if all its tensors are dense."""
     sample = usual_of(sample)
     return sample if is_dense(sample) else sample.found_out("dense", lambda: dense(sample))
 
 
 def usual_of(sample: Call) -> Call:
-    """Return the sample of which this is another arrangement with the same values, or the sample itself."""
+    """Return the sample from which this arrangement of its values was made, or the sample itself."""
     of_usual = sample.kept.get(_OF)
     usual = of_usual and of_usual()
     return sample if usual is None else usual_of(usual)

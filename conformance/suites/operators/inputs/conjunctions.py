@@ -47,7 +47,7 @@ class Conjunction:
 
 
 def _compare(cell: Cell, drawn: Conjunction) -> None:
-    """Compare a call after others that count for nothing."""
+    """Compare a call, and if asked its other forms, after calls whose results are not looked at."""
     given = drawn.call
     host_call(cell.info.op, given)  # the host computes it as usual: what is kept of a call is not computed again
 
@@ -70,7 +70,7 @@ def _compare(cell: Cell, drawn: Conjunction) -> None:
 
 @source(Mode.INFERENCE, _compare, stage=Stage.SEVERAL, dtypes=_DTYPES, fixed=True, checked=True)
 def conjunctions(cell: Cell) -> Iterator[Conjunction]:
-    """Yield such calls. They are the same in every run."""
+    """Yield calls that are unusual in several ways at once, drawn by the operator's name: the same in every run."""
     chance = random.Random(f"{cell.info.full_name} {cell.dtype}")
     pool = [*cell.kept("settings", list[Call]), *unlike(cell, cell.fixed, most=len(cell.fixed))]
     for number in range(_CALLS if cell.is_first_dtype else _FEW) if pool else ():

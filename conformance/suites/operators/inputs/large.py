@@ -248,7 +248,7 @@ def _plans(info: Any, samples: list[Call], most: int) -> Iterator[Plan]:
 
 
 def _is_safe(info: Any, growth: Growth) -> bool:
-    """Return whether a kernel that does not check its arguments reads within them: a batch has no partner in others."""
+    """Return whether a kernel that does not check its arguments stays within its tensors when these dimensions grow."""
     if not facts(info.name).unchecked:
         return True
     return facts(info.name).batches and growth[0] == 0 and all(dim is None for dim in growth[1:])

@@ -23,7 +23,7 @@ _TIER = "lengths of 0, 1, full and between"
 
 
 def samples(info: Any, dtype: torch.dtype, *, requires_grad: bool) -> list[Call]:
-    """Return samples with such lengths; none for an operator without lengths."""
+    """Return samples whose lengths are 0, 1, full and between; none for an operator without lengths."""
     make = _OPERATORS.get(info.name)
     return make(dtype, requires_grad) if make is not None and dtype in (torch.float32, torch.float64) else []
 
@@ -64,5 +64,5 @@ _OPERATORS: dict[str, Callable[[torch.dtype, bool], list[Call]]] = {
 
 @source(Mode.INFERENCE, check_call, values=False)
 def lengths(cell: Cell) -> list[Call]:
-    """Return the samples without gradients."""
+    """Return samples whose lengths are 0, 1, full and between, without gradients."""
     return samples(cell.info, cell.dtype, requires_grad=False)

@@ -81,7 +81,7 @@ def sizes_of(*operators: str) -> Callable[[Make], Make]:
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=(*_DTYPES, *_NARROW))
 def model_sizes(cell: Cell) -> Iterator[Call]:
-    """Yield calls of such sizes."""
+    """Yield calls with the sizes that models have."""
     yield from calls(cell, trained=False)
 
 
@@ -577,7 +577,7 @@ _WINDOWS = ((1, 2, 0), (2, 2, 0), (3, 1, 1), (3, 2, 1), (5, 1, 2))
 
 @sizes_of("nn.functional.max_pool2d", "nn.functional.avg_pool2d")
 def _pool(dtype: torch.dtype) -> Iterator[Size]:
-    """Yield images to pool: large ones, many, many channels, and windows with strides, paddings and rounded sizes."""
+    """Yield images to pool: large sides, large batches, many channels, and windows with strides and paddings."""
     for shape, last in (((2, 3, 257, 129), True), ((_ROWS, 1, 2, 2), False), ((1, _CHANNELS, 33, 5), True)):
         image = whole(*shape, dtype=dtype)
         yield Size(image.to(memory_format=torch.channels_last) if last else image, (2,))

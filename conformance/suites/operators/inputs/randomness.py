@@ -117,7 +117,7 @@ def draw(cell: Cell, form: Call, seed: int) -> Any:
 
 
 def draw_on_host(info: Any, form: Call, seed: int) -> Any:
-    """Do the same on the host."""
+    """Seed the generators and return what a call draws on the host: its output, if it has one."""
     arguments = form.on(HOST)
     execution.reseed(seed, HOST)
     return perform(call, info, arguments)

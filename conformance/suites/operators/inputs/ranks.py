@@ -52,7 +52,7 @@ def _compare(cell: Cell, sample: Call) -> None:
 
 @source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)
 def ranks(cell: Cell) -> Iterator[Call]:
-    """Yield samples with each number of dimensions, and one with others: of all tensors, and of the first one alone."""
+    """Yield samples with more, fewer and no dimensions, of all tensors and of the first one alone."""
     sample = of_other_sizes(cell)
     if sample is None or not all(tensor.numel() for tensor in sample.tensors):
         return

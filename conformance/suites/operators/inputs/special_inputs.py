@@ -457,7 +457,7 @@ def _with_equal_operands(cell: Cell, sample: Call) -> Iterator[Call]:
 
 
 def _fits(first: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Return whether the leading dimensions of the first tensor are those of the other one, or 1; none is empty."""
+    """Return whether the leading dimensions of the first tensor expand to those of the other one, and none is empty."""
     pairs = zip(first.shape[:-2], tensor.shape[:-2], strict=True)
     return first.numel() > 0 and all(own in (1, other) for own, other in pairs)
 

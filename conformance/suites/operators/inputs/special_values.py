@@ -120,7 +120,7 @@ def not_finite(sample: Call, number: int, tensor: torch.Tensor, kinds: Collectio
 
 
 def _nothing_else(sample: Call, number: int, tensor: torch.Tensor) -> Change:
-    """Return the sample with NaN alone in one tensor: an operator may read other places than every third."""
+    """Return the sample with NaN in every place of one tensor: an operator may read other places than every third."""
 
     def filled(value: float) -> Call:
         return replaced(sample, tensor, torch.full_like(tensor, value, requires_grad=False))

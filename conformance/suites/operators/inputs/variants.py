@@ -199,7 +199,7 @@ def _within(leaf: Any) -> torch.Tensor:
 
 
 def _can_hold(value: Any, build: Build, device: torch.device) -> bool:
-    """Return whether the device can hold such outputs: one without strided memory holds none with gaps."""
+    """Return whether the device can hold the outputs that ``build`` makes: one without strides holds none with gaps."""
     try:
         _outputs(value, build, device)
     except RuntimeError:
@@ -228,7 +228,7 @@ def _into(
     may_refuse: bool = False,
     gaps: bool = False,
 ) -> None:
-    """Compare a call into outputs that ``build`` makes of its result; a refusal is a note with ``may_refuse``."""
+    """Compare a call into outputs that ``build`` makes of its result; with ``may_refuse``, a refusal is a note."""
     made = sample.into(form, cell.info.op, out=_outputs(value, build, HOST))
     host, device = made.on(HOST), cell.on(made)
     host_out, device_out, before = host.extra["out"], device.extra["out"], made.extra["out"]
@@ -359,7 +359,7 @@ def _gaps_of(tensor: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def _addresses(out: Any) -> list[int | None]:
-    """Return where outputs are; None for one without elements, which nobody can tell."""
+    """Return the address of each output's memory; None for an output without elements, whose address says nothing."""
     return [layout.storage_address(leaf) if leaf.numel() else None for leaf in leaves(out)]
 
 
@@ -480,25 +480,25 @@ def arrangements_of_some(cell: Cell) -> list[Call]:
 
 @source(Mode.INFERENCE, out_variants, stage=Stage.FORMS, fixed=True)
 def given_outputs(cell: Cell) -> list[Call]:
-    """Return the same samples for the form with outputs."""
+    """Return a few samples for the ``out=`` form, if the operator has one."""
     return _chosen(cell) if cell.info.supports_out else []
 
 
 @source(Mode.INFERENCE, in_place, stage=Stage.FORMS, fixed=True)
 def in_place_of_some(cell: Cell) -> Iterator[Call]:
-    """Yield the same samples, and the first one, for the in-place form."""
+    """Yield the first sample and a few others for the in-place form."""
     chosen = (cell.fixed[0], *_chosen(cell))
     yield from {id(candidate): candidate for candidate in chosen}.values()
 
 
 @source(Mode.INFERENCE, in_place_rearranged, stage=Stage.FORMS, fixed=True, once=True)
 def in_place_rearranged_of_some(cell: Cell) -> list[Call]:
-    """Return the same samples for the in-place form of other arrangements."""
+    """Return a few samples whose in-place form is compared in other arrangements of memory."""
     return _chosen(cell)
 
 
 def _chosen(cell: Cell) -> list[Call]:
-    """Return the samples of these families, chosen once in a cell: each keeps what the host has computed for it."""
+    """Return the few samples for other forms and arrangements, chosen once in a cell: each keeps the host's results."""
     return cell.kept("variants", lambda: list(_choose(cell)))
 
 

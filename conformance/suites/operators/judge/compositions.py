@@ -163,7 +163,7 @@ def _of_channels(info: Any, given: Given) -> torch.Tensor:
 
 @_sizes_of("log_softmax", names=("input", "dim", "dtype"))
 def _of_log_softmax(info: Any, given: Given) -> torch.Tensor:
-    """Add up the differences from the maximum, those that a sum of exponentials holds, and the logarithm."""
+    """Return the sum of the sizes of the differences from the maximum, their weighted mean, and the logarithm."""
     dim, x = given["dim"], given["input"]
     moved = x - x.amax(dim, keepdim=True)
     held = (moved.softmax(dim) * moved.abs()).sum(dim, keepdim=True)

@@ -114,7 +114,7 @@ class _Text:
         self._stay = {id(call.tensors[position]) for position in call.on_host}
 
     def text(self) -> str:
-        """Return the function, and the one that it calls for cotangents."""
+        """Return the text of the function that makes the call, and of the one that makes its cotangents."""
         call = self._call
         arguments = [self._expression(value) for value in (call.input, *call.args)]
         named = {**call.kwargs, **call.extra}
@@ -266,7 +266,7 @@ class _Text:
         return known
 
     def _made(self, tensor: torch.Tensor) -> str:
-        """Return the text that makes a tensor on the device. Raises Unwritable for a layout without one."""
+        """Return the expression that makes a tensor on the device. Raises Unwritable for a layout that has none."""
         move = "" if id(tensor) in self._stay else ".to(device)"
         source = tensor.detach()
         if source.layout is torch.sparse_coo:
@@ -347,7 +347,7 @@ def _numbers(tensor: torch.Tensor) -> str:
 
 
 def _texts(vector: torch.Tensor) -> str:
-    """Return the numbers of a vector, with commas; each gives the same number again in its dtype."""
+    """Return the numbers of a vector as text, separated by commas; each reads back as the same number of its dtype."""
     if vector.is_floating_point():
         # The shortest text that gives the same number again in this dtype.
         exact = vector.float() if vector.dtype is not torch.float64 else vector
