@@ -75,9 +75,10 @@ class Judge:
         part: str = "",
         strides_of: Call | None = None,
     ) -> bool:
-        """Compare a result: the metadata of its raw leaves, and the values of its processed leaves.
+        """Compare a device's result with the host's: the metadata of its leaves, and their values after processing.
 
-        Return whether its elements have the host's order, so that gradients can be compared too.
+        Return whether its elements have the host's order, so that gradients can be compared too. Raises AssertionError
+        for a difference beyond the budget.
 
         ``n`` is the reduction length that scales the error budget. Strides are compared if the call's host arguments
         are given as ``strides_of``.

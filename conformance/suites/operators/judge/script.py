@@ -266,7 +266,10 @@ class _Text:
         return known
 
     def _made(self, tensor: torch.Tensor) -> str:
-        """Return the expression that makes a tensor on the device. Raises Unwritable for a layout that has none."""
+        """Return the expression that makes a tensor on the device; memory that it shares gets a line of its own first.
+
+        Raises Unwritable for a layout that has no such expression.
+        """
         move = "" if id(tensor) in self._stay else ".to(device)"
         source = tensor.detach()
         if source.layout is torch.sparse_coo:
