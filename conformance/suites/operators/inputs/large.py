@@ -188,7 +188,7 @@ def _is_of_other_overload(info: Any, first: Call, sample: Call) -> bool:
 
 
 def _share(plan: Plan) -> float:
-    """Return the number of outputs for each input of a plan, at most 1."""
+    """Return how many output elements a plan has for each input element, at most 1."""
     return min(plan.outputs / plan.inputs, 1)
 
 
@@ -232,7 +232,7 @@ def fits(sample: Call) -> bool:
 
 
 def _reduction(plan: Plan) -> float:
-    """Return the number of inputs for each output of a plan."""
+    """Return how many input elements a plan has for each output element."""
     return plan.inputs / max(plan.outputs, 1.0)
 
 

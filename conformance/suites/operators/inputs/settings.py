@@ -87,7 +87,7 @@ def other_numbers(cell: Cell) -> Iterator[Call]:
 
 @source(Mode.INFERENCE, compare, once=True, fixed=True)
 def other_defaults(cell: Cell) -> Iterator[Call]:
-    """Yield samples with other defaults, lists and sizes: one, and some with arguments of other kinds."""
+    """Yield some samples with other values for their defaults, lists and sizes, which may reach other kernels."""
     of_kinds = unlike(cell, cell.samples)
     for sample in {id(sample): sample for sample in (representative(cell.fixed, plain=True), *of_kinds)}.values():
         yield from with_defaults(cell, sample)

@@ -71,7 +71,7 @@ class Change:
 
 
 def _placing(name: str, placed: Callable[[Any], Call], value: Any, **facts: Any) -> Change:
-    """Return the sample with a special value, which ``placed`` puts into its places or replaces by a number."""
+    """Return the change of a sample that ``placed`` makes with ``value``; with a number instead, it is finite."""
     return Change(name, placed(value), lambda number: (placed(number), PLAIN), **facts)
 
 

@@ -203,7 +203,10 @@ class Judge:
         self.tensor(call, value, plain(expected), lambda: oracle.leaf(position), n, part=part)
 
     def scalar(self, call: Call, actual: Any, expected: Any, part: str = "") -> None:
-        """Compare an output that is not a tensor: floats relatively (1e-6), anything else by type and equality."""
+        """Compare an output that is not a tensor: floats relatively (1e-6), anything else by type and equality.
+
+        Devices and generators are not compared. Raises AssertionError for a difference.
+        """
         if isinstance(expected, (float, complex)) and isinstance(actual, (float, complex)):
             both_nan = actual != actual and expected != expected
             close = both_nan or actual == expected or abs(actual - expected) <= 1e-6 * abs(expected)

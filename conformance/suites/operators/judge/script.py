@@ -55,7 +55,7 @@ def script(failure: Failure, about: str, *, device: str, package: str = "", prof
     """Return a script that repeats a call on the CPU and on a device, and prints what differs.
 
     ``about`` is the sentence of the first comment, and ``package`` what has to be imported for the device. With
-    ``profiled``, the profile of the device's call is printed. Raises Unwritable.
+    ``profiled``, the profile of the device's call is printed. Raises Unwritable if the call has no short text.
     """
     text = _surrounded(failure.call, failure.info, _Text(failure.call, failure.info).text())
     head = textwrap.fill(" ".join(about.split())[:600], _WIDTH, initial_indent="# ", subsequent_indent="# ")
@@ -258,7 +258,7 @@ class _Text:
         return f"({items}{',' if len(value) == 1 else ''})"
 
     def _variable(self, tensor: torch.Tensor) -> str:
-        """Return the name of the variable for a tensor; its definition is added to the lines."""
+        """Return the name of the variable for a tensor; the first time, its definition is added to the lines."""
         known = self._names.get(id(tensor))
         if known is None:
             known = self._names[id(tensor)] = f"t{len(self._names)}"
