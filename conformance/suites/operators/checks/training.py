@@ -77,7 +77,7 @@ def further_passes(cell: Cell) -> Iterator[Call]:
         yield from (one for other in cell.fixed if other is not first for one in derivatives.passes_of_subsets(other))
 
 
-@source(Mode.TRAINING, check_more, deep_doubles=True, fixed=True)
+@source(Mode.TRAINING, check_more, doubles=False, fixed=True)
 def further_passes_arranged(cell: Cell) -> Iterator[Call]:
     """Yield one sample with its inputs in every arrangement."""
     yield from arrangements.of(cell.info, representative(cell.fixed))
@@ -103,7 +103,7 @@ def further_derivatives(cell: Cell) -> None:
         derivatives.check_further(cell, sample)
 
 
-@check(Mode.TRAINING, deep_doubles=True, fixed=True)
+@check(Mode.TRAINING, doubles=False, fixed=True)
 def special_gradients(cell: Cell) -> None:
     """Compare gradients for special values, and for operands that are equal."""
     special_inputs.check_gradients(cell, representative(cell.fixed))

@@ -22,8 +22,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
-#: Dtypes of which some families are of the deep tier alone: a backend has these kernels by the same source as the
-#: single ones, if at all.
+#: Dtypes that some families leave out: a backend has these kernels by the same source as the single ones, if at all.
 _DOUBLE: Final = (torch.float64, torch.complex128)
 
 Made = TypeVar("Made")
@@ -50,10 +49,10 @@ class Stage(IntEnum):
 class Family:
     """One family: which cells have it, what it makes of a cell, and how that is compared.
 
-    ``once`` limits it to one dtype of each operator, ``deep`` to the deep tier, and ``deep_doubles`` to that tier in
-    float64 and complex128. ``values`` limits it to operators whose values are compared, ``fixed`` to cells with a
-    sample that draws no random numbers, and ``checked`` to operators that check their arguments: the others read beyond
-    a tensor that does not fit.
+    ``once`` limits it to one dtype of each operator, ``deep`` to the deep tier, ``values`` to operators whose values
+    are compared, ``fixed`` to cells with a sample that draws no random numbers, and ``checked`` to operators that check
+    their arguments: the others read beyond a tensor that does not fit. Without ``doubles``, float64 and complex128 have
+    it in the deep tier alone.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Family:
     dtypes: Collection[torch.dtype]
     once: bool
     deep: bool
-    deep_doubles: bool
+    doubles: bool
     values: bool
     fixed: bool
     checked: bool
@@ -74,7 +73,7 @@ class Family:
         return (
             (not self.dtypes or cell.dtype in self.dtypes)
             and (not self.once or cell.is_first_dtype)
-            and (cell.deep or not (self.deep or (self.deep_doubles and cell.dtype in _DOUBLE)))
+            and (cell.deep or (not self.deep and (self.doubles or cell.dtype not in _DOUBLE)))
             and (not self.values or cell.values)
             and (not self.fixed or bool(cell.fixed))
             and not (self.checked and facts(cell.info.name).unchecked)
@@ -100,7 +99,7 @@ def source(
     dtypes: Collection[torch.dtype] = (),
     once: bool = False,
     deep: bool = False,
-    deep_doubles: bool = False,
+    doubles: bool = True,
     values: bool = True,
     fixed: bool = False,
     checked: bool = False,
@@ -109,7 +108,7 @@ def source(
 
     def register(make: Callable[[Cell], Iterable[Made]]) -> Callable[[Cell], Iterable[Made]]:
         name = f"{make.__module__.rpartition('.')[2]}.{make.__name__}"
-        limits = (once, deep, deep_doubles, values, fixed, checked)
+        limits = (once, deep, doubles, values, fixed, checked)
         _FAMILIES.append(Family(name, mode, make, compare, stage, dtypes, *limits))
         return make
 
