@@ -50,6 +50,16 @@ def stands_for_nothing(builder: object) -> bool:
     return builder is None or type(builder).__name__ == "NotImplementedBuilder"
 
 
+def _constructor(dtype: str) -> Any:
+    """Return an abstract property for a typed tensor constructor."""
+
+    def build(self: Accelerator) -> Any:
+        raise NotImplementedError
+
+    build.__doc__ = f"Return a function that builds a tensor of {dtype} on the device from a list."
+    return property(abstractmethod(build))
+
+
 class Accelerator(ABC):
     """The interface of a device for a training engine."""
 
@@ -283,40 +293,9 @@ class Accelerator(ABC):
 
     # --- typed tensor constructors ----------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def BFloat16Tensor(self) -> Any:
-        """Return a function that builds a bfloat16 tensor on the device from a list."""
-
-    @property
-    @abstractmethod
-    def ByteTensor(self) -> Any:
-        """Return a function that builds a uint8 tensor on the device from a list."""
-
-    @property
-    @abstractmethod
-    def DoubleTensor(self) -> Any:
-        """Return a function that builds a float64 tensor on the device from a list."""
-
-    @property
-    @abstractmethod
-    def FloatTensor(self) -> Any:
-        """Return a function that builds a float32 tensor on the device from a list."""
-
-    @property
-    @abstractmethod
-    def HalfTensor(self) -> Any:
-        """Return a function that builds a float16 tensor on the device from a list."""
-
-    @property
-    @abstractmethod
-    def IntTensor(self) -> Any:
-        """Return a function that builds an int32 tensor on the device from a list."""
-
-    @property
-    @abstractmethod
-    def LongTensor(self) -> Any:
-        """Return a function that builds an int64 tensor on the device from a list."""
+    BFloat16Tensor, ByteTensor, DoubleTensor, FloatTensor, HalfTensor, IntTensor, LongTensor = map(
+        _constructor, ("bfloat16", "uint8", "float64", "float32", "float16", "int32", "int64")
+    )
 
     # --- host memory ------------------------------------------------------------------------------------------------
 

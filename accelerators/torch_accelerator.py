@@ -28,6 +28,15 @@ T = TypeVar("T")
 _BUILDERS = "conformance.kernels.builders"
 
 
+def _constructor(dtype: str) -> Any:
+    """Return a property: a function that builds a tensor of this dtype on the accelerator's device from a list."""
+
+    def build(self: TorchAccelerator) -> Any:
+        return functools.partial(self._torch.tensor, dtype=self._dtype(dtype), device=self._type)
+
+    return property(build)
+
+
 class TorchAccelerator(TorchBackend):
     """An accelerator that torch drives. A backend only declares data; all members are implemented here."""
 
@@ -272,36 +281,9 @@ class TorchAccelerator(TorchBackend):
 
     # --- typed tensor constructors ------------------------------------------------------------------------------------
 
-    def _constructor(self, dtype: str) -> Any:
-        return functools.partial(self._torch.tensor, dtype=self._dtype(dtype), device=self._type)
-
-    @property
-    def BFloat16Tensor(self) -> Any:
-        return self._constructor("bfloat16")
-
-    @property
-    def ByteTensor(self) -> Any:
-        return self._constructor("uint8")
-
-    @property
-    def DoubleTensor(self) -> Any:
-        return self._constructor("float64")
-
-    @property
-    def FloatTensor(self) -> Any:
-        return self._constructor("float32")
-
-    @property
-    def HalfTensor(self) -> Any:
-        return self._constructor("float16")
-
-    @property
-    def IntTensor(self) -> Any:
-        return self._constructor("int32")
-
-    @property
-    def LongTensor(self) -> Any:
-        return self._constructor("int64")
+    BFloat16Tensor, ByteTensor, DoubleTensor, FloatTensor, HalfTensor, IntTensor, LongTensor = map(
+        _constructor, ("bfloat16", "uint8", "float64", "float32", "float16", "int32", "int64")
+    )
 
     # --- host memory --------------------------------------------------------------------------------------------------
 

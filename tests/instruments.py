@@ -68,7 +68,7 @@ def _install_axe() -> int:
     return subprocess.run(command, check=False).returncode
 
 
-LIKE_CUDA = "conformance.accelerators.simulated.like_cuda:LIKE_CUDA"
+LIKE_CUDA = "tests.like_cuda.accelerator:LIKE_CUDA"
 INSTRUMENTS = (
     Instrument(
         "defects", "20", "Every known defect by itself: which does the suite detect, and whom does it accuse falsely?",

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     measured: dict[str, tuple[float, str]] = json.loads(options.seconds.read_text(encoding="utf-8"))
     before: dict[str, float] = json.loads(DEAR.read_text(encoding="utf-8")) if DEAR.exists() else {}
-    found = {name: taken for name, taken in before.items() if name not in measured} | dear(measured)
+    found = {name: taken for name, taken in before.items() if name not in measured} | dearest(measured)
     DEAR.write_text(json.dumps(dict(sorted(found.items())), indent=0) + "\n", encoding="utf-8")
     every = sum(taken for taken, _ in measured.values())
     left = every - sum(taken for name, (taken, _) in measured.items() if name in found)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def dear(measured: Mapping[str, tuple[float, str]]) -> dict[str, float]:
+def dearest(measured: Mapping[str, tuple[float, str]]) -> dict[str, float]:
     """Return the dear tests with their seconds. Of each file, the cheapest tests stay that share a run, or one test."""
     together: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for name, (seconds, run) in measured.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.acceptance.running import run
 from tests.conftest import kept_together, part_of, run_of
-from tests.layers import ALWAYS, dear, longer
+from tests.layers import ALWAYS, dearest, longer
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +55,7 @@ def test_dear_tests_are_long_but_not_all_of_a_file_and_not_those_of_what_ships()
         "docs/c.py::one": (5.0, ""), "docs/c.py::two": (6.0, ""), "d.py::one": (1.9, ""), "d.py::two": (1.8, ""),
     }  # fmt: skip
 
-    assert dear(measured) == {"a.py::one": 1.5, "a.py::two": 1.0}
+    assert dearest(measured) == {"a.py::one": 1.5, "a.py::two": 1.0}
 
 
 def test_the_tests_that_are_dear_exist() -> None:
@@ -78,39 +79,47 @@ def _source_of(name: str) -> str:
     return _text(ROOT / "tests" / name.partition("::")[0])
 
 
-def test_the_seconds_of_tests_are_written_and_the_dear_ones_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
-    (tmp_path / "test_own.py").write_text(
-        "import pytest, time\n"
+@pytest.fixture
+def beside(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that writes tests beside a copy of the conftest.py of all tests, and returns their folder."""
+
+    def write(tests: str) -> Path:
+        (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+        (tmp_path / "test_own.py").write_text(f"import pytest, time\n{tests}")
+        return tmp_path
+
+    return write
+
+
+def test_the_seconds_of_tests_are_written_and_the_dear_ones_are_left_out(beside: Callable[[str], Path]) -> None:
+    folder = beside(
         '@pytest.fixture(scope="module")\n'
         "def made(): time.sleep(0.5)\n"
         "def test_one(made): pass\n"
         "def test_two(made): pass\n"
         "def test_cheap(): pass\n"
     )
-    assert run("-n1", "-p", "no:conformance", "--seconds", "found.json", cwd=tmp_path).status == 0
+    assert run("-n1", "-p", "no:conformance", "--seconds", "found.json", cwd=folder).status == 0
 
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = json.loads((folder / "found.json").read_text())
     assert found["test_own.py::test_one"][1] == found["test_own.py::test_two"][1] != ""
     assert found["test_own.py::test_cheap"][1] == ""
     assert sum(seconds for seconds, _ in found.values()) >= 0.5
 
-    (tmp_path / "dear.json").write_text(json.dumps({"test_own.py::test_one": 3.0, "test_own.py::test_two": 0.0}))
-    chosen = run("-n0", "--co", "-q", "-m", "not long", "-p", "no:conformance", cwd=tmp_path).output
+    (folder / "dear.json").write_text(json.dumps({"test_own.py::test_one": 3.0, "test_own.py::test_two": 0.0}))
+    chosen = run("-n0", "--co", "-q", "-m", "not long", "-p", "no:conformance", cwd=folder).output
     assert "test_cheap" in chosen
     assert "test_one" not in chosen
 
 
-def test_those_that_repeat_run_in_their_turn_and_the_others_each_time(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
-    (tmp_path / "test_own.py").write_text(
-        "import pytest\n"
+def test_those_that_repeat_run_in_their_turn_and_the_others_each_time(beside: Callable[[str], Path]) -> None:
+    folder = beside(
         "@pytest.mark.parametrize('name', ['a', *(pytest.param(n, marks=pytest.mark.repeats) for n in 'bcde')])\n"
         "def test_own(name): pass\n"
     )
 
     def chosen(*words: str) -> list[str]:
-        output = run("-n0", "--co", "-q", "-p", "no:conformance", *words, cwd=tmp_path).output
+        output = run("-n0", "--co", "-q", "-p", "no:conformance", *words, cwd=folder).output
         return re.findall(r"test_own\[(\w)\]", output)
 
     assert chosen() == [*"abcde"]

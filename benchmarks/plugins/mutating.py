@@ -78,7 +78,7 @@ def _run(session: pytest.Session, mutant: Any, known: set[str], file: Path) -> N
     signal.alarm(DEADLINE)
     status = 1
     try:
-        from conformance.accelerators.simulated.faults import armed
+        from tests.defects.faults import armed
 
         failures = Failures()
         session.config.pluginmanager.register(failures)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
@@ -60,13 +60,11 @@ class _AxesPatterns:
     """The patterns for one choice of axes: in groups of equal length, the longest first."""
 
     groups: list[list[_Pattern]]
-    #: Whether a pattern denies support, and whether patterns of equal length say different things.
-    denies: bool = field(init=False)
+    #: Whether patterns of equal length say different things.
     disagrees: bool = field(init=False)
 
     def __post_init__(self) -> None:
         said = [{(pattern.claim.state, pattern.claim.detail) for pattern in group} for group in self.groups]
-        self.denies = any(state == UNSUPPORTED for claims in said for state, _ in claims)
         self.disagrees = any(len(claims) > 1 for claims in said)
 
     def matching(self, subject: str) -> list[FoundClaim]:
@@ -92,8 +90,6 @@ class ClaimLookup:
                 exact[cell].append(claim)
         self._exact = {cell: _agreed(cell, claims) for cell, claims in exact.items()}
         self._patterns = {axes: _AxesPatterns(_by_length(found)) for axes, found in patterns.items()}
-        self._denied = {cell for cell, claim in self._exact.items() if claim.state == UNSUPPORTED}
-        self._denying_axes = frozenset(axes for axes, found in self._patterns.items() if found.denies)
 
     @property
     def exact_cells(self) -> Iterable[str]:
@@ -131,16 +127,6 @@ class ClaimLookup:
         for cell in dict.fromkeys((*self._exact, *suspects)):
             if problem := self.find(cell).problem:
                 yield problem
-
-    def denies_any(self, cells: Collection[str]) -> bool:
-        """Return whether one of the cells is declared unsupported."""
-        # Declarations deny little. Most cells need no search here either.
-        if not self._denied.isdisjoint(cells):
-            return True
-        if not self._denying_axes:
-            return False
-        suspects = [cell for cell in cells if split_cell(cell)[1] in self._denying_axes]
-        return any(self.find(cell).state == UNSUPPORTED for cell in suspects)
 
 
 def split_cell(cell: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.base.errors import UsageError
-from conformance.process.python import child_python
+from conformance.process.python import child_pytest
 
 if TYPE_CHECKING:
     from conformance.reports.model import CaseRecord, Report
@@ -29,7 +29,6 @@ _COMMON = frozenset(
     f"aten.{name}"
     for name in ("clone", "copy", "_to_copy", "empty", "empty_like", "zeros", "zeros_like", "ones_like", "fill", "sum")
 )
-_RUN = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def touched_by(cases: Sequence[str]) -> tuple[dict[str, frozenset[str]], str]:
         file = Path(folder, "touched.jsonl")
         options = ["-n0", "--accelerator=cpu", "-p", "conformance.blame.touching", "-q"]
         options += [word for case in cases for word in ("--case", case)]
-        command = child_python(_RUN, *options, "--conformance-report", str(Path(folder, "report")))
+        command = child_pytest(*options, "--conformance-report", str(Path(folder, "report")))
         environment, why = {**os.environ, VARIABLE: str(file)}, ""
         try:
             ended = subprocess.run(  # noqa: S603 - this interpreter with our own plugin

@@ -23,9 +23,6 @@ SUMMARY = "Create a challenge, or recompute a sample of the answers in a report.
 _DEFAULT_CASES: Final = 200
 #: Wrong answers that are printed. One is enough for a rejection.
 _MAX_SHOWN: Final = 10
-_PYTEST: Final = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
-#: Exit statuses after which there is a report: nothing failed, a case failed, nothing was verified.
-_COMPLETED: Final = (0, 1, 5)
 
 
 class CannotRecompute(ConformanceError):
@@ -161,7 +158,7 @@ def _sample(cases: Sequence[CaseRecord], number: int | None) -> list[CaseRecord]
 
 def _recompute(sample: Sequence[CaseRecord], nonce: str, accelerator: str) -> Report:
     """Run the cases here with the report's answers in place of computed results, and return the report of that run."""
-    from conformance.process.python import child_python
+    from conformance.process.python import child_pytest, death_of_pytest
     from conformance.reports.challenge import answer_of
     from conformance.reports.loading import load
 
@@ -170,16 +167,14 @@ def _recompute(sample: Sequence[CaseRecord], nonce: str, accelerator: str) -> Re
         answers.write_text(json.dumps({case.id: answer_of(case) for case in sample}), encoding="utf-8")
         ids.write_text("\n".join(case.id for case in sample), encoding="utf-8")
         options = [f"--accelerator={accelerator}", f"--challenge={nonce}", f"--challenge-answers={answers}"]
-        options += [f"--case-file={ids}", f"--conformance-report={folder}/report", "-q", "-p", "no:cacheprovider"]
-        command = child_python(_PYTEST, *options)
+        report = Path(folder) / "report"
+        options += [f"--case-file={ids}", f"--conformance-report={report}", "-q", "-p", "no:cacheprovider"]
+        command = child_pytest(*options)
         completed = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)  # noqa: S603
-        # Python ends with status 1, too, when it dies of an exception, whose line is the last one.
-        if completed.returncode not in _COMPLETED or not Path(folder, "report").exists():
-            lines = [line for line in (completed.stderr or completed.stdout).splitlines() if line.strip()]
-            at = -1 if lines and lines[0].startswith("Traceback") else 0
-            cause = lines[at] if lines else f"pytest ended with status {completed.returncode} and printed nothing"
-            raise CannotRecompute(f"the cases could not be recomputed: {cause}")
-        return load(Path(folder) / "report")
+        status, output = completed.returncode, completed.stderr or completed.stdout
+        if death := death_of_pytest(status, output, report, run=f"pytest on {accelerator}", accelerator=accelerator):
+            raise CannotRecompute(f"the cases could not be recomputed: {death}")
+        return load(report)
 
 
 def _print_result(sample: Sequence[CaseRecord], recomputed: Report) -> int:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from conformance.coverage.map import CoverageMap
 
 SUMMARY = "Print which of PyTorch's overloads, arguments and derivatives the cases exercise."
-#: Exit statuses of pytest with which a run is recorded: with and without failures.
-_COMPLETED = (0, 1)
 #: The status when more is missing than --at-most allows.
 _MISSING = 1
 
@@ -96,14 +94,13 @@ def _map_of(arguments: argparse.Namespace) -> CoverageMap:
 def _record(arguments: argparse.Namespace, folder: Path) -> None:
     """Run the cases under the recording plugin; raise SetupError if pytest did not complete the run."""
     from conformance.coverage.recording import FOLDER
-    from conformance.process.python import child_python
+    from conformance.process.python import child_pytest, death_of_pytest
 
-    program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
-    command = child_python(
-        program,
+    report = folder / "report"
+    command = child_pytest(
         *("-p", "conformance.coverage.recording", "-p", "no:cacheprovider", "-q", "--tb=no"),
         f"--accelerator={arguments.accelerator}",
-        f"--conformance-report={folder / 'report'}",
+        f"--conformance-report={report}",
         f"-n{arguments.workers}",
         *(f"--area={area}" for area in arguments.area),
         *(f"--case={case}" for case in arguments.case),
@@ -118,19 +115,9 @@ def _record(arguments: argparse.Namespace, folder: Path) -> None:
         check=False,
         env={**os.environ, FOLDER: str(folder)},
     )
-    # Python ends with status 1, too, when it dies of an exception.
-    if completed.returncode not in _COMPLETED or not (folder / "report").exists():
-        raise SetupError(_failure(arguments.accelerator, completed.returncode, completed.stdout))
-
-
-def _failure(name: str, status: int, output: str) -> str:
-    """Return why the run did not complete: the error that it printed."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    error_at = next((place for place, line in enumerate(lines) if line.startswith("ERROR: ")), None)
-    if error_at is not None:
-        return "\n".join(lines[error_at:]).removeprefix("ERROR: ")
-    last = lines[-1] if lines else "it printed nothing"
-    return f"the run on {name} ended with status {status}: {last}\n  to find the cause: conformance doctor {name}"
+    name, (status, output) = arguments.accelerator, (completed.returncode, completed.stdout)
+    if death := death_of_pytest(status, output, report, run=f"the run on {name}", accelerator=name):
+        raise SetupError(death)
 
 
 def _lines(folder: Path) -> list[dict[str, object]]:

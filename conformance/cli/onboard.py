@@ -41,8 +41,6 @@ _PLANNED: Final = re.compile(r"conformance: \d+ cases to run")
 _PROGRESS: Final = re.compile(r"\[ *\d+%\] |conformance: workers ")
 #: Seconds. A vendor's software may compile code when it is loaded.
 _LOADING_TIMEOUT: Final = 300.0
-#: Exit statuses after which there is a report: nothing failed, a case failed, nothing was verified.
-_COMPLETED: Final = (0, 1, 5)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -172,6 +170,7 @@ def _sampling_key(case: Case) -> bytes:
 
 def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
     """Run the probes with pytest in a process of its own, and return their report."""
+    from conformance.process.python import death_of_pytest, last_written
     from conformance.reports.loading import load
 
     with contextlib.ExitStack() as stack:
@@ -179,7 +178,7 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
         case_file = scratch / "cases.txt"
         case_file.write_text("\n".join(cases), encoding="utf-8")
         folder = (arguments.conformance_report or scratch / "report").absolute()
-        before = _newest(folder)
+        before = last_written(folder)
         # In another process, because a probe may crash or hang and must not take this command with it.
         status, output = _pytest(
             arguments.time_budget,
@@ -188,18 +187,16 @@ def _probe(arguments: argparse.Namespace, cases: Sequence[str]) -> Report:
             f"--time-budget={arguments.time_budget:g}",
             f"--conformance-report={folder}",
         )
-        # A run that dies at its start leaves the report of an earlier one. Its status may be 1, as of a failed case.
-        report = None if _newest(folder) == before else load(folder) if status in _COMPLETED else _partial(folder)
+        name = arguments.name
+        death = death_of_pytest(status, output, folder, run=f"probing {name}", accelerator=name, written_before=before)
+        if not death:
+            return load(folder)
+        # A run that dies at its start leaves the report of an earlier one.
+        report = _partial(folder) if last_written(folder) > before else None
         if report is None:
-            raise SetupError(_failure(arguments.name, status, output))
-        if status not in _COMPLETED:
-            _say(f"the probes ended early, with status {status}: the declaration is made of those with an answer")
+            raise SetupError(death)
+        _say(f"the probes ended early, with status {status}: the declaration is made of those with an answer")
         return report
-
-
-def _newest(folder: Path) -> int:
-    """Return when a report in this folder was last written, in nanoseconds, or 0 if there is none."""
-    return max((file.stat().st_mtime_ns for file in folder.rglob("*.json*")), default=0)
 
 
 def _partial(folder: Path) -> Report | None:
@@ -218,16 +215,14 @@ def _pytest(time_budget: float, *arguments: str) -> tuple[int, str]:
 
     Ctrl-C and SIGTERM end the probes. What they have found so far is kept.
     """
-    from conformance.process.python import child_python
+    from conformance.process.python import child_pytest
 
     # A shell starts its background jobs with SIGINT ignored, which children inherit: then nothing would end the probes.
-    answering = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    program = f"{answering}; import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
+    answering = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     # Formatting a traceback for every refusal would take longer than the probes.
-    command = child_python(program, "-p", "no:cacheprovider", "-q", "--tb=no", *arguments)
+    command = child_pytest("-p", "no:cacheprovider", "-q", "--tb=no", *arguments, before=answering)
     # A hang must not take the whole budget, nor one that begins at its end as long again.
     limit = {VARIABLE: f"{min(time_budget, _HANG):g}", **os.environ}
-    # This interpreter and our own options; only the accelerator's name comes from the user.
     lines: list[str] = []
     # This interpreter and our own options; only the accelerator's name comes from the user.
     with subprocess.Popen(  # noqa: S603
@@ -259,16 +254,6 @@ def _ended_by_a_signal(process: subprocess.Popen[str]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _failure(name: str, status: int, output: str) -> str:
-    """Return why the run wrote no report, with the error that the run printed."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    error_at = next((i for i, line in enumerate(lines) if line.startswith("ERROR: ")), None)
-    if error_at is not None:
-        return "\n".join(lines[error_at:]).removeprefix("ERROR: ")
-    last = lines[-1] if lines else "it printed nothing"
-    return f"probing {name} ended with status {status}: {last}\n  to find the cause: conformance doctor {name}"
 
 
 # --- the text -------------------------------------------------------------------------------------------------------

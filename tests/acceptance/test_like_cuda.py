@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.accelerators.simulated.habits import HABITS
 from tests.layers import longer
+from tests.like_cuda.habits import HABITS
 from tests.rows import every_row
 
 from .running import DATABASE, Run, run
 
-LIKE_CUDA = "conformance.accelerators.simulated.like_cuda:LIKE_CUDA"
+LIKE_CUDA = "tests.like_cuda.accelerator:LIKE_CUDA"
 #: One cell for each kind of habit; and before and after it, cases that need a working device.
 CELLS = (
     "sort[int8-inference]", "sort[bfloat16-training]", "argsort[bool-inference]", "topk[uint8-inference]",
@@ -45,7 +45,10 @@ def cells(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def finished(cells: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Run:
     cases = [f"--case=operators.{cell}" for cell in cells]
     folder: Path = tmp_path_factory.mktemp("like_cuda")
-    return run(f"--accelerator={LIKE_CUDA}", "-n1", *cases, cwd=folder, name="like-cuda", imported=DATABASE)
+    # Link only the tests into the path: the folder conformance/ beside them is not the installed package.
+    (folder / "tests").symlink_to(Path(__file__).parents[1])
+    words = [f"--accelerator={LIKE_CUDA}", "-n1", *cases]
+    return run(*words, cwd=folder, name="like-cuda", imported=DATABASE, PYTHONPATH=str(folder))
 
 
 def test_no_cell_is_accused(cells: tuple[str, ...], finished: Run) -> None:

@@ -41,7 +41,7 @@ _HERE = Path(__file__).parent
 #: Devices, and what the interpreter needs to find them.
 DEVICES = {
     "sim": "sim",
-    "like-cuda": "conformance.accelerators.simulated.like_cuda:LIKE_CUDA",
+    "like-cuda": "tests.like_cuda.accelerator:LIKE_CUDA",
     "heron": "heron_accelerator:HERON",
 }
 _HALVES = (torch.bfloat16, torch.float16)

@@ -12,11 +12,13 @@ import collections
 import dataclasses
 import itertools
 import json
+import lzma
 import math
 import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -372,6 +374,21 @@ def coverage(found: dict[str, list[Spec]], kept: Iterable[Spec]) -> tuple[float,
     return same / len(every), sum(class_of(call) in classes for call in every) / len(every)
 
 
+def _write_traced(path: Path, versions: dict[str, str], traced: dict[str, list[Spec]], failed: dict[str, str]) -> None:
+    """Write the calls of architectures, each call once, and why others have none."""
+    numbers: dict[str, int] = {}
+    rows: dict[str, list[int]] = {}
+    for name, calls in traced.items():
+        texts = {json.dumps([call.function, call.args, call.kwargs], separators=(",", ":")) for call in calls}
+        places = sorted(numbers.setdefault(text, len(numbers)) for text in sorted(texts))
+        rows[name] = [after - before for before, after in zip([0, *places], places, strict=False)]
+    head = json.dumps(
+        {"version": data.VERSION, **versions, "architectures": rows, "failed": failed}, separators=(",", ":")
+    )
+    text = head[:-1] + ',"calls":[' + ",".join(numbers) + "]}"
+    path.write_bytes(lzma.compress(text.encode(), preset=9))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the data, and print what is left out."""
     parser = argparse.ArgumentParser(prog="python -m tests.calls.run", description=__doc__)
@@ -390,7 +407,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     if not (options.traced or options.coverage or options.sizes):
         found, failed = traced(models.kinds())
-        data.write_traced(data.TRACED, _versions(), found, failed)
+        _write_traced(data.TRACED, _versions(), found, failed)
         for kind, why in failed.items():
             print(f"no calls of {kind}: {why}")
     found = {name: data.calls_of(name) for name in data.architectures()}

@@ -22,7 +22,7 @@ class Broken(TorchAccelerator):
     """As sim, and broken from the moment it is loaded."""
 
     def load(self) -> Any:
-        from conformance.accelerators.simulated.faults import armed
+        from tests.defects.faults import armed
 
         from .catalogue import by_name
 

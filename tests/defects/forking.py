@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from conformance.accelerators.simulated.faults import armed
 from conformance.judging.verdicts import judge_death
 from conformance.plan.run_options import Strictness
 from conformance.reports.verdict import Outcome, Reason, Verdict
+from tests.defects.faults import armed
 from tests.faults import forks
 
 from . import bench

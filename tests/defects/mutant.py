@@ -12,10 +12,10 @@ from typing import Any
 from conformance.accelerators.claims import Capabilities
 from conformance.accelerators.declaration import Declaration
 from conformance.accelerators.registry import resolve
-from conformance.accelerators.simulated.faults import Fault
 from conformance.plan.run_options import Strictness
 from conformance.plan.selection import matches
 from conformance.reports.verdict import Reason
+from tests.defects.faults import Fault
 
 
 class How(Enum):

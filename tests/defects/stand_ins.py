@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from conformance.accelerators.registry import resolve
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.plan.bundled import BundledCase
 from conformance.reports.verdict import Outcome, Reason, Verdict
+from tests.defects.faults import Fault, Where
 
 from . import bench
 from .counting_device import CountingDevice

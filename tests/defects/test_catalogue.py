@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 
-from conformance.accelerators.simulated.faults import SWITCHES
 from conformance.plan.selection import matches
+from tests.defects.faults import SWITCHES
 from tests.faults.pairs import order, state
 from tests.faults.pairs.pair import CALLS, PLACES
 from tests.rows import every_row

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.simulated.device_profile import DeviceProfile
-from conformance.accelerators.simulated.faults import Fault, Where, arm
 from conformance.accelerators.simulated.simulator import start
+from tests.defects.faults import Fault, Where, arm
 
 PROFILE = DeviceProfile(device="nil", comm="nilccl", graph="NilGraph", prefix="NIL", product="Does nothing")
 #: Each switch turns one part of the simulator into a part that does nothing.

@@ -12,7 +12,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 #: Pages for who changes the code beside them.
 BESIDE_CODE = (
-    "accelerators/simulated/habits.md",
+    "tests/like_cuda/habits.md",
     "benchmarks/README.md",
     "kernels/README.md",
     "tests/faults/README.md",

@@ -29,7 +29,7 @@ def test_faults_have_ids_of_their_own_that_stay(family: str, parts: Any) -> None
 
 
 def test_places_and_calls_are_switches_of_the_simulator() -> None:
-    from conformance.accelerators.simulated.faults import SWITCHES
+    from tests.defects.faults import SWITCHES
 
     used = {switch for table in (PLACES, CALLS) for switches in table.values() for switch in switches}
     used |= {switch for part in (*order.PARTS, *state.PARTS) for switch in part.switches}

@@ -26,11 +26,10 @@ from conformance.kernels.specification import KernelSpecification
 from conformance.kernels.specifications import specifications
 from conformance.kernels.triton import offering
 from conformance.kernels.triton.launching import current
-from conformance.process.python import child_python
+from conformance.process.python import child_pytest
 
 KERNELS = [one for one in specifications() if any(native.needs for native in one.native)]
 HERE = Path(__file__).parent
-ON_PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 is_missing = importlib.util.find_spec("triton") is None
 
 
@@ -213,7 +212,7 @@ def _parameters(function: ast.FunctionDef) -> list[str]:
 @pytest.mark.parametrize(("file", "interpreted"), [("on_triton.py", "1"), ("for_targets.py", "0")])
 def test_their_own_tests_pass(file: str, interpreted: str, tmp_path: Path) -> None:
     """In a process each: Triton decides when a kernel is defined whether it is interpreted or compiled."""
-    command = child_python(ON_PYTEST, "-n0", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", str(HERE / file))
+    command = child_pytest("-n0", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", str(HERE / file))
     environment = {**os.environ, "TRITON_INTERPRET": interpreted, "TRITON_CACHE_DIR": str(tmp_path / "triton")}
 
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

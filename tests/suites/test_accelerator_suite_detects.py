@@ -67,8 +67,10 @@ FILES.append(Path(shared_bodies.__file__))
 #: Helpers of the suites that fail where a body would: calling one is an assertion.
 ASSERTING = {
     "assert_event_covers_work",
+    "assert_in_turn",
     "assert_ordered_without_waiting",
     "assert_survives_running_out",
+    "assert_waits",
     "check_event_times",
     "check_exchange",
     "check_family",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,3 +90,14 @@ def test_a_family_is_of_the_cells_that_its_decorator_names(known: list[families.
     run(CELL.replace("float32", "float64"))
 
     assert made == ["torch.float64"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "deep", "has"),
+    [(torch.float32, False, True), (torch.float64, False, False), (torch.float64, True, True)],
+)
+def test_doubles_can_be_left_to_the_deep_tier(known: list[families.Family], dtype: Any, deep: bool, has: bool) -> None:
+    families.source(Mode.INFERENCE, lambda cell, sample: None, doubles=False)(lambda cell: [])
+    cell = SimpleNamespace(dtype=dtype, deep=deep, values=True)
+
+    assert families._FAMILIES[-1].is_of(cell) == has  # type: ignore[arg-type]

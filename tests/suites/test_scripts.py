@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from conformance.accelerators.registry import resolve
-from conformance.accelerators.simulated.faults import armed
 from conformance.judging.checker import Checker
 from conformance.plan.case import Case, Tier, seed_of
 from conformance.process.state import seed_everything
@@ -27,6 +26,7 @@ from conformance.suites.operators.judge.cells import Cell, Failure
 from conformance.suites.operators.judge.script import Unwritable, script
 from conformance.suites.operators.plan.catalogue import generate
 from tests.defects.catalogue import MUTANTS
+from tests.defects.faults import armed
 from tests.defects.mutant import Mutant
 from tests.faults.overriding import overridden
 from tests.layers import longer

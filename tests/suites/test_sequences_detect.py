@@ -16,8 +16,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.accelerators.simulated.faults import Fault, Where, armed
 from tests.defects.bench import Bench, is_red
+from tests.defects.faults import Fault, Where, armed
 from tests.rows import every_row
 
 Context = Callable[[], AbstractContextManager[Any]]

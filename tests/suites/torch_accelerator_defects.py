@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from tests.defects import bench, forking, measuring
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import constant, replaced
 

@@ -42,7 +42,7 @@ using Guard = std::lock_guard<std::recursive_mutex>;
 constexpr int kPoison = 0xFF;
 
 // --- faults -----------------------------------------------------------------------------------------------------
-// A switch is a name and a number; NaN means off. SWITCHES in faults.py gives the meaning of each number.
+// A switch is a name and a number; NaN means off. SWITCHES in tests/defects/faults.py gives the meaning of each number.
 #define SIM_SWITCHES(_)                                                                                       \
   _(stream_wait_ignored) _(stream_query_true) _(stream_sync_ignored) _(stream_order_ignored)                  \
   _(event_wait_ignored) _(event_query_true) _(event_sync_ignored) _(event_elapsed_scale)                      \

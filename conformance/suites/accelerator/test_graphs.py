@@ -274,12 +274,8 @@ def test_training_step(accelerator, device):
     assert bool((found.cpu() == 8).all()), f"the gradient of w²·4 at 1 is {found[0].item()}, not 8"
 
 
-@case("accelerator.graph.two_graphs", requires=[GRAPH_CAPTURE])
-def test_two_graphs(accelerator, device):
-    """Two graphs keep their work separate."""
-    first = Captured(accelerator, device, lambda x: x + 1)
-    second = Captured(accelerator, device, lambda x: x * 10)
-
+def assert_in_turn(first, second, said):
+    """Fail with what is ``said`` if one of two graphs gives wrong values when both are replayed in turn."""
     results = []
     for captured in (first, second, first):
         captured.output.fill_(-1.0)
@@ -287,7 +283,16 @@ def test_two_graphs(accelerator, device):
 
     expected = [first.expected(), second.expected(), first.expected()]
     for step, (found, right) in enumerate(zip(results, expected, strict=True)):
-        assert torch.equal(found, right), f"replay {step} ran another graph's work"
+        assert torch.equal(found, right), f"replay {step} {said}"
+
+
+@case("accelerator.graph.two_graphs", requires=[GRAPH_CAPTURE])
+def test_two_graphs(accelerator, device):
+    """Two graphs keep their work separate."""
+    first = Captured(accelerator, device, lambda x: x + 1)
+    second = Captured(accelerator, device, lambda x: x * 10)
+
+    assert_in_turn(first, second, "ran another graph's work")
 
 
 #: Draws of several distributions, from a tensor of ones.
@@ -368,14 +373,7 @@ def test_pool(accelerator, device):
     first = Captured(accelerator, device, polynomial)
     second = Captured(accelerator, device, lambda x: x * 10, pool=first.graph.pool())
 
-    results = []
-    for captured in (first, second, first):
-        captured.output.fill_(-1.0)
-        results.append(captured.replay())
-
-    expected = [first.expected(), second.expected(), first.expected()]
-    for step, (found, right) in enumerate(zip(results, expected, strict=True)):
-        assert torch.equal(found, right), f"replay {step} with a shared pool gives wrong values"
+    assert_in_turn(first, second, "with a shared pool gives wrong values")
 
 
 @case("accelerator.graph.memory", requires=[GRAPH_CAPTURE, MEMORY_STATS])

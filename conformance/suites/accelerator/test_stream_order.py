@@ -22,9 +22,8 @@ def streams_of(accelerator, direction):
     )
 
 
-@case("accelerator.stream.wait_stream", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
-def test_wait_stream(accelerator, device, direction):
-    """Work queued after wait_stream() sees everything that the other stream had queued before."""
+def assert_waits(accelerator, device, direction, wait):
+    """Fail if work on the consumer, after ``wait(consumer, producer)``, does not see what the producer had queued."""
     producer, consumer = streams_of(accelerator, direction)
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target, copy = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
@@ -32,13 +31,19 @@ def test_wait_stream(accelerator, device, direction):
 
     with accelerator.stream(producer):
         conveyor.carry(source, target)
-    consumer.wait_stream(producer)
+    wait(consumer, producer)
     with accelerator.stream(consumer):
         copy.copy_(target)
     consumer.synchronize()
 
     assert stale(copy) == 0, f"{direction}: {stale(copy)} elements were read before they were written"
     accelerator.synchronize()
+
+
+@case("accelerator.stream.wait_stream", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
+def test_wait_stream(accelerator, device, direction):
+    """Work queued after wait_stream() sees everything that the other stream had queued before."""
+    assert_waits(accelerator, device, direction, lambda consumer, producer: consumer.wait_stream(producer))
 
 
 @case("accelerator.stream.kernels_follow", requires=[STREAM, MEMORY_PINNED_ASYNC], axes={"thread": ("main", "other")})
@@ -73,21 +78,13 @@ def test_kernels_follow(accelerator, device, thread):
 @case("accelerator.stream.wait_event", requires=[STREAM_ORDER], axes={"direction": DIRECTIONS})
 def test_wait_event(accelerator, device, direction):
     """Work queued after wait_event() sees everything queued before the event was recorded."""
-    producer, consumer = streams_of(accelerator, direction)
-    conveyor, source, event = Conveyor(accelerator, device), numbers(device), accelerator.Event()
-    target, copy = torch.full_like(source, -1.0), torch.full_like(source, -2.0)
-    accelerator.synchronize()
+    event = accelerator.Event()
 
-    with accelerator.stream(producer):
-        conveyor.carry(source, target)
+    def wait(consumer, producer):
         event.record(producer)
-    consumer.wait_event(event)
-    with accelerator.stream(consumer):
-        copy.copy_(target)
-    consumer.synchronize()
+        consumer.wait_event(event)
 
-    assert stale(copy) == 0, f"{direction}: {stale(copy)} elements were read before they were written"
-    accelerator.synchronize()
+    assert_waits(accelerator, device, direction, wait)
 
 
 @case("accelerator.stream.write_after_read", requires=[STREAM_ORDER])

@@ -69,16 +69,3 @@ def calls_of(architecture: str) -> list[Spec]:
         number += step
         found.append(Spec(*document["calls"][number]))
     return found
-
-
-def write_traced(path: Path, versions: dict[str, str], traced: dict[str, list[Spec]], failed: dict[str, str]) -> None:
-    """Write the calls of architectures, each call once, and why others have none."""
-    numbers: dict[str, int] = {}
-    rows: dict[str, list[int]] = {}
-    for name, calls in traced.items():
-        texts = {json.dumps([call.function, call.args, call.kwargs], separators=(",", ":")) for call in calls}
-        places = sorted(numbers.setdefault(text, len(numbers)) for text in sorted(texts))
-        rows[name] = [after - before for before, after in zip([0, *places], places, strict=False)]
-    head = json.dumps({"version": VERSION, **versions, "architectures": rows, "failed": failed}, separators=(",", ":"))
-    text = head[:-1] + ',"calls":[' + ",".join(numbers) + "]}"
-    path.write_bytes(lzma.compress(text.encode(), preset=9))

@@ -12,11 +12,6 @@ def sign(tensor: Tensor) -> Tensor:
     return 2 * (tensor >= 0).to(tensor.dtype) - 1
 
 
-def server_parts(tensor: Tensor, padded: int, size: int) -> tuple[Tensor, ...]:
-    """Return the elements of each server's chunk."""
-    return tensor.split(padded // size)
-
-
 def compressed_mean(
     given: Sequence[Tensor], workers: Sequence[Tensor], servers: Tensor
 ) -> tuple[Tensor, list[Tensor], Tensor]:

@@ -61,19 +61,28 @@ report(begun=begun, total=total)
 )
 
 
+def restarted(accelerator, check, device, pytestconfig, folder, program):
+    """Run a job of two ranks that restarts once, check that it ends well, and return it with its second attempt."""
+    needs_devices(accelerator, device, 2)
+    spec = pytestconfig.getoption("--accelerator")
+    job = launch(folder, program, 2, "--max-restarts=1", forked=True, JOB_ACCELERATOR=spec)
+
+    check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
+    second = [job.facts[1, rank] for rank in range(2)]
+    check.equal([facts["begun"] for facts in second], [4, 4], "samples done before the second attempt, by rank")
+    check.equal([facts["total"] for facts in second], [sum(sample**2 for sample in range(8))] * 2, "the final sums")
+    return job, second
+
+
 @case("elasticity.restart", requires=NEEDS, deadline=300)
 def test_restart(accelerator, check, device, pytestconfig, tmp_path):
     """After a rank is killed, all ranks restart as new processes and continue from the saved state on the device."""
-    needs_devices(accelerator, device, 2)
-    spec = pytestconfig.getoption("--accelerator")
-    job = launch(tmp_path, TRAINS, 2, "--max-restarts=1", forked=True, JOB_ACCELERATOR=spec)
+    job, second = restarted(accelerator, check, device, pytestconfig, tmp_path, TRAINS)
 
-    check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
     for attempt in range(2):
         check_identities(check, job, attempt, 2)
-    first, second = ([job.facts[attempt, rank] for rank in range(2)] for attempt in range(2))
-    check.equal([facts["begun"] for facts in first + second], [0, 0, 4, 4], "samples done before each attempt, by rank")
-    check.equal([facts["total"] for facts in second], [sum(sample**2 for sample in range(8))] * 2, "the final sums")
+    first = [job.facts[0, rank] for rank in range(2)]
+    check.equal([facts["begun"] for facts in first], [0, 0], "samples done before the first attempt, by rank")
     both = {facts["pid"] for facts in first} & {facts["pid"] for facts in second}
     check.equal(both, set(), "process ids that served in both attempts")
 
@@ -101,15 +110,9 @@ TRAINS_INSIDE = TRAINS.replace(
 @case("elasticity.restart.inside", requires=NEEDS, deadline=300)
 def test_restart_inside(accelerator, check, device, pytestconfig, tmp_path):
     """After a rank is killed while the other waits for it in a sum, all ranks restart and the sum is complete."""
-    needs_devices(accelerator, device, 2)
-    spec = pytestconfig.getoption("--accelerator")
-    job = launch(tmp_path, TRAINS_INSIDE, 2, "--max-restarts=1", forked=True, JOB_ACCELERATOR=spec)
+    job, _ = restarted(accelerator, check, device, pytestconfig, tmp_path, TRAINS_INSIDE)
 
-    check.equal(job.status, 0, f"the job's exit status (output: {job.output})")
     check_identities(check, job, 1, 2)
-    second = [job.facts[1, rank] for rank in range(2)]
-    check.equal([facts["begun"] for facts in second], [4, 4], "samples done before the second attempt, by rank")
-    check.equal([facts["total"] for facts in second], [sum(sample**2 for sample in range(8))] * 2, "the final sums")
 
 
 #: The third host and its launcher are killed once all ranks have reported; the ranks that are left end themselves.

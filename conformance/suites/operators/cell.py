@@ -61,6 +61,7 @@ def _failed(failure: Failure, about: str, device: str, package: str) -> dict[str
 
 
 def _run(case: Case, device: torch.device, check: Checker) -> None:
+    """Run a case: the refusals of an operator, if it has no dtype, or one cell of the matrix."""
     info = database.find(case.payload)
     with quiet(), without_modes():
         if case.dtype is None:
@@ -72,6 +73,7 @@ def _run(case: Case, device: torch.device, check: Checker) -> None:
 
 
 def _run_cell(case: Case, info: Any, device: torch.device, check: Checker) -> None:
+    """Compare the samples of a cell, then the calls of its families; raise the first failure."""
     # A dtype that PyTorch's CPU lacks is only probed: there is no reference to compare with.
     dtype, trains, probe = getattr(torch, str(case.dtype)), case.mode == "training", not case.in_reference
     deep = case.tier is Tier.DEEP
@@ -124,6 +126,7 @@ def _check_training(cell: Cell, *, probe: bool) -> Exception | None:
 
 
 def _samples(info: Any, dtype: torch.dtype, trains: bool, extent: Extent, *, probe: bool) -> list[Call]:
+    """Return the samples of the database. Raises Refused if it has none for this dtype."""
     try:
         samples = sampling.pick(info, dtype, requires_grad=trains, extent=extent)
     except Exception as error:

@@ -28,6 +28,14 @@ def mine(step, rank, world_size, device):
     return [part(tensor, rank, world_size).to(device) for tensor in batch(step)]
 
 
+def train(trained, stepping, rank, world_size, device):
+    """Train for all steps, each rank with its part of each batch."""
+    for step in range(STEPS):
+        stepping.zero_grad()
+        loss_of(trained, *mine(step, rank, world_size, device)).backward()
+        stepping.step()
+
+
 def check_weights(check, trained, exact, kind=Near.TRAJECTORY, dtype=None):
     """Check that weights agree with the float64 reference, and are bitwise equal on all ranks."""
     found = weights(trained)
@@ -43,10 +51,7 @@ def test_parity(check, device, engine, rank, world_size, group):
     exact, _ = reference(optimizer)
     trained, stepping = build(model(), device, world_size)
 
-    for step in range(STEPS):
-        stepping.zero_grad()
-        loss_of(trained, *mine(step, rank, world_size, device)).backward()
-        stepping.step()
+    train(trained, stepping, rank, world_size, device)
 
     check_weights(check, trained, exact)
     start = dict(model().named_parameters())
@@ -164,10 +169,7 @@ def test_offload(check, device, rank, world_size, group):
     trained = sharded(model(), device, world_size, offload_policy=CPUOffloadPolicy(pin_memory=False))
     stepping = sgd(trained.parameters())
 
-    for step in range(STEPS):
-        stepping.zero_grad()
-        loss_of(trained, *mine(step, rank, world_size, device)).backward()
-        stepping.step()
+    train(trained, stepping, rank, world_size, device)
 
     for name, parameter in trained.named_parameters():
         types = {parameter.device.type, parameter.grad.device.type}

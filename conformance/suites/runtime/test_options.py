@@ -9,7 +9,7 @@ from conformance.accelerators.capabilities import COMM_DTYPE
 from conformance.numerics.nearness import Near, near
 from conformance.plan.case import case
 
-from .test_engines import NEEDS, REPLICATING, check_weights, mine
+from .test_engines import NEEDS, REPLICATING, check_weights, mine, train
 from .training import STEPS, batch, loss_of, model, part, reference, sgd
 
 #: Every optimizer imports the first, and the hooks stand in the second.
@@ -41,10 +41,7 @@ def test_buckets(check, device, options, rank, world_size, group):
     trained = replicated(model(), device, **OPTIONS[options])
     stepping = sgd(trained.parameters())
 
-    for step in range(STEPS):
-        stepping.zero_grad()
-        loss_of(trained, *mine(step, rank, world_size, device)).backward()
-        stepping.step()
+    train(trained, stepping, rank, world_size, device)
 
     check_weights(check, trained, exact)
 

@@ -12,7 +12,7 @@ from conformance.numerics.nearness import Near, near
 from conformance.plan.case import case
 
 from .engines import ENGINES, FSDP_NEEDS, ddp, engines
-from .test_engines import NEEDS, REPLICATING, check_weights, mine
+from .test_engines import NEEDS, REPLICATING, check_weights, mine, train
 from .training import STEPS, batch, loss_of, model, reference, sgd, weights, whole
 
 #: Bound of every gradient's elements. Some elements of the model are above it, some below.
@@ -160,10 +160,7 @@ def test_hybrid(check, device, rank, world_size, group):
         fully_shard(layer, mesh=mesh)
     stepping = sgd(trained.parameters())
 
-    for step in range(STEPS):
-        stepping.zero_grad()
-        loss_of(trained, *mine(step, rank, world_size, device)).backward()
-        stepping.step()
+    train(trained, stepping, rank, world_size, device)
 
     check.equal(trained.first.weight.placements, (Replicate(), Shard(0)), "the placements of a weight")
     rows = trained.first.weight.to_local().shape[0]

@@ -21,7 +21,7 @@ def sim() -> Any:
 @pytest.fixture(autouse=True)
 def whole(sim: Any) -> Iterator[None]:
     """Every test starts with nothing pending and leaves no fault behind."""
-    from conformance.accelerators.simulated import faults
+    from tests.defects import faults
 
     sim.synchronize(0)
     sim.synchronize(1)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.accelerators.simulated import faults
-from conformance.accelerators.simulated.faults import Fault, Where, armed, scaled, with_argument
 from conformance.accelerators.simulated.simulator import started
 from conformance.base.errors import UnknownName
+from tests.defects import faults
+from tests.defects.faults import Fault, Where, armed, scaled, with_argument
 
 
 def fault(**what: Any) -> Fault:

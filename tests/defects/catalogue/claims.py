@@ -10,9 +10,9 @@ import torch
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.claims import Capabilities, lacks
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.plan.run_options import Strictness
 from conformance.reports.verdict import Reason
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, on_device, spoiled
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from conformance.accelerators.claims import communicates
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.reports.verdict import Reason
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import How, Mutant
 from tests.defects.spoiling import replaced
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Fault, Where
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, constant, replaced
 

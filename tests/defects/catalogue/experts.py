@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.simulated.faults import Fault, Where, scaled
 from tests.defects.catalogue.parallel import broken
+from tests.defects.faults import Fault, Where, scaled
 from tests.defects.mutant import How, Mutant
 from tests.defects.spoiling import replaced
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Call, Fault, Where
+from tests.defects.faults import Call, Fault, Where
 from tests.defects.mutant import Mutant
 
 

@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.base.errors import UsageError
 from conformance.kernels.inference.workspace import WORKSPACE, Workspace
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.linear import LoRALinear
 from conformance.kernels.specification import Arguments
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import on_device, replaced, spoiled
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.kernels import pinned_memory
 from conformance.kernels.async_io import Handle, NativeHandle, operation
 from conformance.kernels.async_io.engines import NativeEngine
@@ -19,6 +18,7 @@ from conformance.kernels.pinned_memory import PinHandle
 from conformance.kernels.specification import Arguments
 from conformance.kernels.specifications import random_ltd
 from tests.defects.catalogue.kernels import FAMILY, around, kernel, refusal, with_numbers
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import constant, replaced
 

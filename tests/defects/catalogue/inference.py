@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nn
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.base.errors import UsageError
 from conformance.kernels import injection
 from conformance.kernels.inference.workspace import WORKSPACE, Workspace
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.specification import Arguments
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import replaced
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from conformance.accelerators.capabilities import Mode
 from conformance.accelerators.claims import kernels as claimed
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.base.errors import SetupError
 from conformance.kernels.builders import SpecifiedBuilder
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.specification import Arguments
 from conformance.kernels.specifications import cpu_optimizers, fused_optimizers
 from conformance.reports.verdict import Reason
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import constant, replaced
 

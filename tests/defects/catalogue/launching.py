@@ -12,9 +12,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from tests.defects.catalogue.collectives import before
 from tests.defects.catalogue.worlds import DEATHS
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import How, Mutant
 from tests.defects.spoiling import accelerator, replaced
 

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.accelerators.simulated.faults import changed, scaled
 from tests.defects.catalogue.experts import alone
 from tests.defects.catalogue.parallel import broken, kernel, method
 from tests.defects.catalogue.stages import of_an_operator
+from tests.defects.faults import changed, scaled
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import replaced
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.kernels.linear import FrozenLinear, LoRALinear
 from conformance.kernels.specification import Arguments
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import Spoil, constant, on_device, replaced, spoiled
 

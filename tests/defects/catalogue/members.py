@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.accelerators.torch_accelerator import TorchAccelerator
 from conformance.kernels import builders
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, constant, replaced
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Around, Call, Fault, Where, changed, scaled, with_argument
 from conformance.reports.verdict import Reason
+from tests.defects.faults import Around, Call, Fault, Where, changed, scaled, with_argument
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import on_device, replaced, result_of, spoiled
 

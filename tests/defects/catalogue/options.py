@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.accelerators.simulated.faults import changed, scaled
 from tests.defects.catalogue.experts import alone
 from tests.defects.catalogue.parallel import broken, kernel, method
+from tests.defects.faults import changed, scaled
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import on_device, replaced, spoiled
 

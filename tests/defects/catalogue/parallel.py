@@ -13,8 +13,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.simulated.faults import Call, Fault, Where
 from tests.defects.catalogue.collectives import INNOCENT, Context, after
+from tests.defects.faults import Call, Fault, Where
 from tests.defects.mutant import How, Mutant
 from tests.defects.spoiling import replaced
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Around, Call, Fault, Where, changed
+from tests.defects.faults import Around, Call, Fault, Where, changed
 from tests.defects.mutant import Mutant
 
 Tensor = torch.Tensor

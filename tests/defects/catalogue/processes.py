@@ -11,8 +11,8 @@ from typing import Any
 
 from conformance.accelerators.capabilities import Cell
 from conformance.accelerators.claims import Capabilities, lacks
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.reports.verdict import Reason
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import How, Mutant
 from tests.defects.spoiling import accelerator, constant
 
@@ -59,8 +59,8 @@ def _is_killed(call: Any, args: Any) -> Any:
 
 def _poisons(call: Any, args: Any) -> Any:
     """From now on sums are wrong."""
-    from conformance.accelerators.simulated.faults import scaled
     from conformance.accelerators.simulated.simulator import started
+    from tests.defects.faults import scaled
 
     started().core.set_around("aten::sum", scaled(2.0))
     return call(args)

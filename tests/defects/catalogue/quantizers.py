@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.kernels.kernel import Kernel
 from conformance.kernels.quantization import groups
 from conformance.kernels.quantization.byte_order import turned
 from conformance.kernels.specification import Arguments
 from conformance.kernels.specifications import fake_quantization, swizzled_quantization
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import constant, replaced
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Around, Fault, Where, scaled, with_argument
+from tests.defects.faults import Around, Fault, Where, scaled, with_argument
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, constant
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.simulated.faults import Fault, Where, scaled
 from tests.defects.catalogue.collectives import INNOCENT
 from tests.defects.catalogue.experts import in_groups_nothing, own_largest
 from tests.defects.catalogue.parallel import broken
+from tests.defects.faults import Fault, Where, scaled
 from tests.defects.mutant import How, Mutant
 from tests.defects.spoiling import replaced
 

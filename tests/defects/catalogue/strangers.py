@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.simulated.faults import Call
+from tests.defects.faults import Call
 from tests.defects.spoiling import on_device, replaced
 
 from .collectives import after, broken

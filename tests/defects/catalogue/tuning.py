@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Around, Fault, Where, scaled
 from tests.defects.catalogue.collectives import _last_rank_gives_nothing, before
 from tests.defects.catalogue.collectives import broken as on_ranks
 from tests.defects.catalogue.parallel import method
+from tests.defects.faults import Around, Fault, Where, scaled
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import Call, accelerator, constant, on_device, replaced, spoiled
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.simulated.faults import Around, Call, Fault, Where
+from tests.defects.faults import Around, Call, Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import on_device, replaced, result_of, spoiled
 

@@ -11,9 +11,9 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from tests.defects.catalogue.collectives import GROUPS, after, before, broken
 from tests.defects.catalogue.parallel import method
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import How, Mutant
 from tests.defects.spoiling import accelerator, constant, replaced, together
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.accelerators.simulated import faults as simulated
+from tests.defects import faults as simulated
 from tests.faults.fault import Fault
 
 #: Places where a switch acts, by name: a device, a kind of stream, threads, one or two devices, some calls.

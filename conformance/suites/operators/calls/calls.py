@@ -162,6 +162,7 @@ class Call:
 
     @functools.cached_property
     def _shared(self) -> frozenset[int]:
+        """Return the addresses of the memory that several tensors of the call share."""
         return shared_addresses(self.tensors)
 
     def wide(self, change: Callable[[torch.Tensor], torch.Tensor] = unchanged) -> Call:
@@ -180,7 +181,7 @@ class Call:
 
     @property
     def lists(self) -> list[tuple[int | str, tuple[int, ...]]]:
-        """Return the arguments that are lists of integers, by their places or names."""
+        """Return the arguments that are lists of integers, each with its position behind the input, or its name."""
         given: list[tuple[int | str, Any]] = [*enumerate(self.args), *self.kwargs.items()]
         return [
             (place, tuple(value))

@@ -35,6 +35,7 @@ def op_class(info: Any) -> OpClass:
 
 
 def _class_of(info: Any) -> OpClass:
+    """Return the class of an entry of the database by its type, its name, and its facts."""
     if is_a(info, "ShapeFuncInfo"):
         return OpClass.EXACT
     if is_a(info, "UnaryUfuncInfo", "BinaryUfuncInfo"):
@@ -70,6 +71,7 @@ def is_factorisation(info: Any) -> bool:
 
 
 def _needs_lapack(info: Any) -> bool:
+    """Return whether the database skips the tests of this operator on a CPU without LAPACK."""
     from torch.testing._internal.common_device_type import skipCPUIfNoLapack
 
     return skipCPUIfNoLapack in info.decorators

@@ -94,6 +94,7 @@ def _read_fields_at_once(core: Any) -> None:
 
 
 def _dtypes_on(device: str, info: Any) -> Any:
+    """Return the dtypes that an entry names for this type of device, or None if it names none."""
     return info.dtypesIf.get(device)
 
 
@@ -108,12 +109,14 @@ def _shallow(core: Any) -> Iterator[None]:
 
 
 def _fields_of(info: Any) -> dict[str, Any]:
+    """Return the fields of an entry by name; its lists and dictionaries are copies."""
     # The lists and the tables of an OpInfo are changed after this.
     found = {each.name: getattr(info, each.name) for each in fields(info)}
     return {name: copy.copy(value) if isinstance(value, (dict, list)) else value for name, value in found.items()}
 
 
 def _unwrapped(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the operator without seeding generators first."""
     return op(*args, **kwargs)
 
 

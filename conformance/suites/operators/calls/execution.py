@@ -114,6 +114,7 @@ def was_refused(function: Any, sample: Call) -> bool:
 
 
 def _on_host(function: Any, sample: Call) -> HostCall:
+    """Run a call on the CPU, without its warnings; record its result or refusal, and whether it drew random numbers."""
     given, value, error, state = sample.on(HOST), None, None, torch.get_rng_state()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -75,6 +75,7 @@ class Facts:
     untrained: bool = False  # gradients are open in large samples
     draws_pairs: bool = False  # no long draw: scores between all pairs of rows would not fit into memory
     short_in_16_bits: bool = False  # in 16 bits, oneDNN reads beyond long columns where a strided window fits once
+    stays_short: bool = False  # over three long dimensions, PyTorch's CPU writes beyond its memory
     needs_rows: bool = False  # without rows, PyTorch ends the process, divides by zero, or returns unwritten memory
     unsigned: bool = False  # for numbers below zero, PyTorch returns memory that nobody wrote
     resizes: bool = False  # a smaller tensor that grows has memory that nobody wrote
@@ -130,6 +131,7 @@ def operators() -> tuple[str, ...]:
 
 @functools.cache
 def _rows(section: str, kind: type[Row]) -> Mapping[str, Row]:
+    """Return the rows of a section of facts.toml, by operator."""
     table = load_table(__file__, "facts.toml")[section]
     return {name: read(kind, row, f"facts.toml, {section}, {name}") for name, row in table.items()}
 
@@ -150,4 +152,5 @@ def read(kind: type[Row], row: Mapping[str, Any], where: str) -> Row:
 
 
 def _frozen(value: Any) -> Any:
+    """Return a value with tuples in the place of its lists, so that it can be hashed."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

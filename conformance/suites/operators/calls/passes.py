@@ -21,6 +21,7 @@ Kind = tuple[torch.Size, bool]
 
 
 def _as_drawn(cotangent: torch.Tensor) -> torch.Tensor:
+    """Return a cotangent as it is."""
     return cotangent
 
 
@@ -95,6 +96,7 @@ def _drawn(seed: int, kinds: tuple[Kind, ...]) -> list[torch.Tensor]:
 
 
 def _draw(seed: int, kinds: tuple[Kind, ...]) -> list[torch.Tensor]:
+    """Return cotangents of these shapes, drawn with a generator of this seed: numbers of bfloat16 in float32."""
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for number, (shape, is_complex) in enumerate(kinds, 1):
@@ -107,6 +109,7 @@ def _draw(seed: int, kinds: tuple[Kind, ...]) -> list[torch.Tensor]:
 
 
 def _rounded(values: torch.Tensor) -> torch.Tensor:
+    """Return the values rounded to bfloat16, in the dtype that they have."""
     if values.is_complex():
         return torch.complex(_rounded(values.real), _rounded(values.imag))
     return values.bfloat16().float()

@@ -27,6 +27,7 @@ def _repeats(rows: torch.Tensor) -> bool:
 
 
 def _of_scatter(sample: Call) -> list[torch.Tensor]:
+    """Return the places that ``scatter`` writes to, with its dimension as the last one."""
     dim, index, source = sample.args
     if not isinstance(source, torch.Tensor) or sample.kwargs.get("reduce") or not index.dim():
         return []  # one value for all places
@@ -34,10 +35,12 @@ def _of_scatter(sample: Call) -> list[torch.Tensor]:
 
 
 def _of_index_copy(sample: Call) -> list[torch.Tensor]:
+    """Return the places that ``index_copy`` writes to."""
     return [sample.args[1].reshape(-1)]
 
 
 def _of_put(sample: Call) -> list[torch.Tensor]:
+    """Return the places in the flat tensor that ``put`` writes to; none if it adds up."""
     if _adds_up(sample):
         return []
     index, size = sample.args[0].reshape(-1), sample.input.numel()
@@ -45,6 +48,7 @@ def _of_put(sample: Call) -> list[torch.Tensor]:
 
 
 def _of_index_put(sample: Call) -> list[torch.Tensor]:
+    """Return as many equal places as ``index_put`` writes to one at most; none if it adds up."""
     indices, values = sample.args[:2]
     if _adds_up(sample) or values.numel() < 2:
         return []
@@ -56,10 +60,12 @@ def _of_index_put(sample: Call) -> list[torch.Tensor]:
 
 
 def _of_max_unpool(dims: int) -> Callable[[Call], list[torch.Tensor]]:
+    """Return a function for the places that ``max_unpool`` writes to in images of so many dimensions."""
     return lambda sample: [sample.args[0].flatten(-dims)]
 
 
 def _adds_up(sample: Call) -> bool:
+    """Return whether an argument is True: of ``put`` and ``index_put``, this is ``accumulate``."""
     return any(value is True for value in (*sample.args, *sample.kwargs.values()))
 
 

@@ -48,6 +48,7 @@ def host_only() -> Iterator[None]:
 
 
 def _no() -> bool:
+    """Return False, as the answer whether CUDA or Metal is available."""
     return False
 
 
@@ -71,10 +72,12 @@ def _with_host_arguments(
 
 
 def _has_index(sample: Call) -> bool:
+    """Return whether an argument beside the first input is a tensor of integers or truth values."""
     return any(not (t.is_floating_point() or t.is_complex()) for t in tensors([sample.args, sample.kwargs]))
 
 
 def _host_places(info: Any, dtype: torch.dtype, extent: Extent, *, requires_grad: bool) -> dict[int, frozenset[int]]:
+    """Return the positions of the tensors that a generator makes on the host whatever its device is, by sample."""
     found: dict[int, frozenset[int]] = {}
     try:
         # On meta nothing is computed; a tensor that is not on meta was made on the host.
@@ -125,6 +128,7 @@ def _small(samples: list[Call], extent: Extent) -> list[Call]:
 
 
 def _spread(samples: list[Call], count: int) -> list[Call]:
+    """Return at most ``count`` samples at equal distances, the first and the last among them."""
     if len(samples) <= count:
         return samples
     # Both ends are included.

@@ -38,6 +38,7 @@ def unlisted() -> tuple[Any, ...]:
 def _info(
     name: str, function: Callable[..., Any], dtypes: tuple[str, ...], backward: tuple[str, ...], make: Any, ad: bool
 ) -> Any:
+    """Return a database entry for an operator that the database lacks; ``ad`` says whether it has forward mode."""
     from torch.testing._internal.opinfo import core
 
     describe: Any = core.OpInfo  # its annotations are narrower than what the database gives
@@ -65,6 +66,7 @@ def _samples(
     requires_grad: bool,
     **_: Any,
 ) -> Iterator[Any]:
+    """Yield the database's kind of sample for each set of arguments that ``of`` makes."""
     from torch.testing import make_tensor
     from torch.testing._internal.opinfo import core
 
@@ -75,6 +77,7 @@ def _samples(
 
 
 def _fold(make: Make) -> Iterator[Arguments]:
+    """Yield columns of patches that ``fold`` adds up to images, with other paddings, dilations and strides."""
     yield make(2, 18, 9), ((4, 5), (2, 3)), {}
     yield make(18, 15), ((4, 5), (2, 3)), {"padding": (0, 1)}
     yield make(3, 8, 9), ((7, 9), (2, 2)), {"dilation": (2, 3), "stride": (2, 2), "padding": (0, 0)}
@@ -83,6 +86,7 @@ def _fold(make: Make) -> Iterator[Arguments]:
 
 
 def _affine_grid(make: Make) -> Iterator[Arguments]:
+    """Yield affine matrices of planes and of volumes, and the sizes of their grids."""
     for aligned in (False, True):
         yield make(2, 2, 3), ([2, 3, 4, 5],), {"align_corners": aligned}
         yield make(3, 3, 4), ([3, 2, 3, 4, 5],), {"align_corners": aligned}
@@ -92,6 +96,7 @@ def _affine_grid(make: Make) -> Iterator[Arguments]:
 
 
 def _per_tensor(make: Make) -> Iterator[Arguments]:
+    """Yield tensors that are quantized with one step and one zero point."""
     for lowest, highest, zero in ((-128, 127, 0), (0, 255, 128), (-8, 7, 3)):
         yield make(5, 7, low=-20, high=20), (_STEP, zero, lowest, highest), {}
     given = make(3, 4, 5, low=-20, high=20)
@@ -101,6 +106,7 @@ def _per_tensor(make: Make) -> Iterator[Arguments]:
 
 
 def _per_channel(make: Make) -> Iterator[Arguments]:
+    """Yield tensors that are quantized with a step and a zero point for each channel."""
     for sizes, dim, lowest, highest in (((5, 7), 0, -128, 127), ((3, 5, 4, 2), 1, -8, 7)):
         given = make(*sizes, low=-20, high=20)
         steps = torch.tensor([0.5, _STEP, 2.0, 0.25, 0.0625], device=given.device)
@@ -109,17 +115,20 @@ def _per_channel(make: Make) -> Iterator[Arguments]:
 
 
 def _poisson(make: Make) -> Iterator[Arguments]:
+    """Yield rates below 4, where algorithms count events, and from 20 on, where they reject."""
     yield make(40, 25, low=0.5, high=4), (), {}
     yield make(30, 40, low=20, high=40), (), {}
 
 
 def _binomial(make: Make) -> Iterator[Arguments]:
+    """Yield few and many trials, with a chance for each."""
     chances = make(40, 25, low=0.1, high=0.9)
     yield torch.full_like(chances, 7), (chances,), {}
     yield torch.full_like(chances, 90), (chances,), {}
 
 
 def _random(make: Make) -> Iterator[Arguments]:
+    """Yield tensors that are filled from all numbers, up to a number, and between two."""
     given = make(40, 25)
     truth = given.dtype is torch.bool
     yield given, (), {}
@@ -128,6 +137,7 @@ def _random(make: Make) -> Iterator[Arguments]:
 
 
 def _diagonal(make: Make) -> Iterator[Arguments]:
+    """Yield matrices, a wide and a long one among them, and a cube, whose diagonal is filled."""
     yield make(5, 5), (1,), {}
     yield make(9, 4), (0,), {"wrap": True}
     yield make(4, 9), (1,), {"wrap": False}
@@ -135,6 +145,7 @@ def _diagonal(make: Make) -> Iterator[Arguments]:
 
 
 def _channels(make: Make) -> Iterator[Arguments]:
+    """Yield batches of channels that are dropped as a whole, and one that is not in training."""
     yield make(30, 40, 5), (), {"p": 0.5, "training": True}
     yield make(40, 5), (), {"p": 0.25, "training": True}
     yield make(3, 4, 5), (), {"p": 0.5, "training": False}

@@ -50,7 +50,7 @@ _NEAR, _ROUNDINGS = 0.02, 8
 
 @check(Mode.INFERENCE, dtypes=(torch.float32,), values=False)
 def certain_draws(cell: Cell) -> None:
-    """Compare such draws with the host's, in float32: for inputs in every arrangement, and in each form of the call."""
+    """Compare draws with one possible result with the host's, in float32: in every arrangement and form of the call."""
     if cell.info.full_name in _SPREADS:
         _check_spread(cell)
         _check_every_spread(cell)
@@ -81,6 +81,7 @@ def samples(info: Any, dtype: torch.dtype) -> list[Call]:
 
 
 def _compare(cell: Cell, sample: Call) -> None:
+    """Compare the call and its other forms with the host, to the bit: the draw has one result."""
     usual = attempt(call, cell.info, sample.on(HOST)).value
     if not isinstance(usual, torch.Tensor):
         return
@@ -131,6 +132,7 @@ def wide_draws(cell: Cell) -> None:
 
 
 def _seeded(cell: Cell, sample: Call, seed: int) -> torch.Tensor:
+    """Return the device's result of a call after seeding."""
     execution.reseed(seed, cell.device)
     return plain(execution.execute(cell.info.op, cell.on(sample)))
 
@@ -184,10 +186,12 @@ def _drawn(cell: Cell, arguments: tuple[Any, tuple[Any, ...]], name: str) -> lis
 
 
 def _numbers(*shape: int) -> torch.Tensor:
+    """Return normal random numbers in this shape."""
     return torch.randn(shape)
 
 
 def _normal() -> Iterator[Arguments]:
+    """Yield means with deviations of 0, where ``normal`` returns the mean."""
     means = _numbers(5, 3)
     means[1, 1], means[2, 0], means[3, 2] = _INF, -_INF, float("nan")
     yield means, (torch.zeros(5, 3),), {}
@@ -202,6 +206,7 @@ def _normal() -> Iterator[Arguments]:
 
 
 def _one_hot() -> Iterator[Arguments]:
+    """Yield weights of which one is not 0: ``multinomial`` draws its place."""
     weights = torch.zeros(4, 7)
     weights[torch.arange(4), torch.tensor([2, 6, 1, 4])] = 0.7
     yield weights, (1,), {}
@@ -209,6 +214,7 @@ def _one_hot() -> Iterator[Arguments]:
 
 
 def _probabilities() -> Iterator[Arguments]:
+    """Yield chances of 0 and of 1, where ``bernoulli`` returns the chance."""
     yield (_numbers(6, 5) > 0).float(), (), {}
     # Of many numbers from 0 on, one is 0, and one rounds to 1.
     for chance in (0.0, 1.0):
@@ -216,6 +222,7 @@ def _probabilities() -> Iterator[Arguments]:
 
 
 def _counted() -> Iterator[Arguments]:
+    """Yield numbers of trials with chances of 0 and of 1, where ``binomial`` returns 0 or all of them."""
     counts, chances = torch.arange(30.0).view(6, 5), (_numbers(6, 5) > 0).float()
     yield counts, (chances,), {}
 
@@ -228,6 +235,7 @@ def _pooled(*sizes: int) -> Iterator[Arguments]:
 
 
 def _kept() -> Iterator[Arguments]:
+    """Yield values of which dropout with a chance of 0 or 1 drops none or all."""
     for chance in (0.0, 1.0):
         yield _numbers(2, 3, 4, 5), (), {"p": chance, "training": True}
 

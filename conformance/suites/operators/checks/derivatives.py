@@ -42,8 +42,8 @@ _ROWS = 4
 _ELEVEN_BITS = 1365 / 1024
 
 
-def passes(info: Any, sample: Call, *, arranged: bool) -> Iterator[Call]:
-    """Yield the sample with every further backward, and if ``arranged`` with inputs in every arrangement."""
+def passes(info: Any, sample: Call) -> Iterator[Call]:
+    """Yield the sample with every further backward."""
     yield from passes_of_subsets(sample)
     # Other cotangents are numbers of bfloat16: a kernel that narrows these shows here alone.
     finer = sample.tensors and sample.tensors[0].dtype in _PRECISE
@@ -53,8 +53,6 @@ def passes(info: Any, sample: Call, *, arranged: bool) -> Iterator[Call]:
     for name, expand in (("first", arrangements.expanded_first), ("last", arrangements.expanded_last)):
         change = f"cotangents expanded along the {name} dimension"
         yield _with_rows(info, sample).named(change=change, backward=Pass(expand))
-    if arranged:
-        yield from arrangements.of(info, sample)
 
 
 def _with_rows(info: Any, sample: Call) -> Call:
@@ -171,6 +169,7 @@ def _choose_alike(cell: Cell, sample: Call) -> bool:
 
 
 def _compare(cell: Cell, sample: Call, name: str, compute: Callable[..., list[Any]]) -> None:
+    """Compare one kind of further derivative; a refusal by the device is a note."""
     given = sample.named(form=name.replace("_", " "), backward=Pass(of=name), seed=cell.seed)
     try:
         expected = compute(cell.info, call, sample.on(HOST), cell.seed)
@@ -255,4 +254,5 @@ def _batched(info: Any, run: Any, sample: Call, seed: int) -> list[torch.Tensor]
 
 
 def _detached(leaf: Any) -> Any:
+    """Return a tensor without its graph; another value as it is."""
     return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

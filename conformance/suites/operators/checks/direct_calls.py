@@ -70,6 +70,7 @@ def _kinds(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _kind(leaf: Any) -> Any:
+    """Return what tells kinds of arguments apart: of a tensor its dtype, dimensions and contiguity."""
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, min(leaf.dim(), 3), leaf.is_contiguous()
     return leaf if isinstance(leaf, bool | str | None) else type(leaf).__name__
@@ -136,6 +137,7 @@ def _given(arguments: Sequence[Any], sample: Call) -> Iterator[tuple[Any, Any]]:
 
 
 def _others(given: Any, kind: str) -> Iterator[Any]:
+    """Yield other values for an argument of a kernel; ``kind`` is its type in the schema."""
     if isinstance(given, torch.Tensor):
         return
     if type(given) is bool:

@@ -57,6 +57,7 @@ def check_refusals(info: Any, dtype: torch.dtype, device: torch.device, check: C
 
 
 def _check_refusal(cell: Cell, invalid: Invalid) -> None:
+    """Judge whether the device refuses an invalid call; a CPU has to raise the type that the database names."""
     names, given = _names(invalid.types), invalid.call
     raised = _refusal(execution.execute, cell.info, cell.on(given))
     accepted = raised is None and _must_be_refused(cell.info, invalid)
@@ -89,6 +90,7 @@ def _listed_for_every_device(info: Any) -> Counter[Key] | None:
 
 
 def _key(error: Any) -> Key:
+    """Return what pairs an error input on the device with the host's: the message, and the shapes of the tensors."""
     shapes = tuple(tuple(tensor.shape) for tensor in Call.of(0, error.sample_input).tensors)
     return error.error_regex, shapes
 
@@ -144,10 +146,12 @@ def is_meaningless(info: Any, sample: Call) -> bool:
 
 
 def _contiguous(leaf: Any) -> Any:
+    """Return a dense tensor as a contiguous one; another value as it is."""
     return leaf.contiguous() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf
 
 
 def _refusal(runner: Any, info: Any, sample: Call) -> Exception | None:
+    """Return the exception that a call raises, also when its result is read; None if it is accepted."""
     try:
         value = runner(info.op, sample)
         for leaf in tensors(value):
@@ -159,4 +163,5 @@ def _refusal(runner: Any, info: Any, sample: Call) -> Exception | None:
 
 
 def _names(types: Any) -> str:
+    """Return the names of one or several exception types for a message."""
     return types.__name__ if isinstance(types, type) else " or ".join(kind.__name__ for kind in types)

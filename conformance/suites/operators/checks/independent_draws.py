@@ -50,6 +50,7 @@ def independent_draws(cell: Cell) -> None:
 
 
 def _sample(arguments: tuple[Any, ...], order: int) -> Call:
+    """Return the call with these arguments; ``order`` is 0 for few numbers, and more for many."""
     return Call(_NUMBER + order, arguments[0], arguments[1:], source=f"{'many' if order else 'few'} draws of two calls")
 
 
@@ -66,6 +67,7 @@ def _ranks(drawn: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(first: torch.Tensor, second: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield pairs of numbers of two draws that have to be independent, each with its name."""
     for lag in _LAGS:
         yield f"numbers {lag} apart", first[lag:], first[:-lag]
         yield f"numbers of two calls {lag} apart", first[lag:], second[:-lag]

@@ -77,6 +77,8 @@ def calls(
 
 
 def _under(mode: TorchDispatchMode, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function so that it runs under a dispatch mode."""
+
     def run(*args: Any, **kwargs: Any) -> Any:
         with mode:
             return function(*args, **kwargs)
@@ -110,6 +112,7 @@ def _settings(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _copied(leaf: Any) -> Any:
+    """Return a copy of a tensor, without its graph; another value as it is."""
     return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -139,6 +142,7 @@ def computes_values(function: Any) -> bool:
 
 @functools.cache
 def _public_names() -> frozenset[str]:
+    """Return the names in PyTorch's database, also without their namespaces."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     names = {name for info in op_db for name in (info.name, info.aten_name or "")}
@@ -213,6 +217,7 @@ def check_into(cell: Cell, sample: Call, into: Into, expected: Any) -> None:
 
 
 def _is_close(written: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return whether a kernel wrote the expected values, within 0.1 %."""
     return torch.allclose(written, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
@@ -229,6 +234,7 @@ def _check_arrangements(cell: Cell, sample: Call) -> None:
 
 
 def _check_arranged(cell: Cell, arranged: Call) -> None:
+    """Compare a kernel with inputs in another arrangement; a refusal by the device is a note."""
     # A refusal is a note: PyTorch promises no arrangement for a kernel that no public function names.
     said, exact = f"refused, {arranged.arrangement}: {cell.info.op}", oracle_of(cell.info.op, arranged)
     check_supported(cell, arranged, "kernels", said, exact, functools.partial(variants.is_sound, cell, arranged))

@@ -52,6 +52,7 @@ def kinks(cell: Cell) -> None:
 
 
 def _check(cell: Cell, sample: Call, low: torch.Tensor, high: torch.Tensor) -> None:
+    """Claim that each gradient at a kink lies between the derivatives on its two sides."""
     _, (gradient,) = _ONES.run(cell.info, execution.execute, execution.gradients, cell.on(sample), cell.seed)
     found = plain(gradient).double()
     room = 4 * torch.finfo(cell.dtype).eps * (1 + torch.maximum(low.abs(), high.abs()))

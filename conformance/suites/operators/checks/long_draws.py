@@ -56,6 +56,7 @@ def long_draws(cell: Cell) -> None:
 
 
 def _compare(cell: Cell, form: Call, device: torch.Tensor, host: torch.Tensor) -> None:
+    """Compare the moments of the device's numbers with the host's, at several places of a long draw."""
     cell.judge.equal(form, device.shape, host.shape, "the shape")
     for name, places in _places(host.numel()):
         found, wanted = (values.reshape(-1)[places].double() for values in (device, host))

@@ -58,6 +58,7 @@ def _check_status(cell: Cell, sample: Call, due: Any) -> bool:
 
 
 def _is_batch(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a batch of at least two square matrices."""
     return tensor.dim() > 2 and tensor.shape[0] > 1 and tensor.numel() > 0 and tensor.shape[-1] == tensor.shape[-2]
 
 

@@ -20,6 +20,7 @@ from conformance.suites.operators.calls.execution import OnCopy, call, host_grad
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
 from conformance.suites.operators.inputs import (
+    arrangements,
     conjunctions,
     elsewhere,
     forms,
@@ -43,11 +44,8 @@ from conformance.suites.operators.judge.promises import reference_refuses
 
 from . import derivatives, kernels
 
-#: Dtypes whose inputs are arranged, or special, in the deep tier alone: a backend has these kernels by the same source
-#: as the single ones, if at all.
-_DOUBLE = (torch.float64, torch.complex128)
-#: Calls of a cell that are unusual in several ways.
-_UNUSUAL = 4
+#: Calls of a cell that are unusual in several ways: in the dtypes of models, and in the others.
+_UNUSUAL, _FEW_UNUSUAL = 4, 2
 
 
 def check_own(cell: Cell, sample: Call) -> None:
@@ -78,10 +76,16 @@ def kernels_behind(cell: Cell) -> None:
 def further_passes(cell: Cell) -> Iterator[Call]:
     """Yield one sample with every further backward, and in float32 the others with gradients of some inputs alone."""
     first = representative(cell.fixed)
-    yield from derivatives.passes(cell.info, first, arranged=cell.deep or cell.dtype not in _DOUBLE)
+    yield from derivatives.passes(cell.info, first)
     if cell.dtype is torch.float32:
         # A kernel for some gradients alone may be wrong for other shapes than the first sample's.
         yield from (one for other in cell.fixed if other is not first for one in derivatives.passes_of_subsets(other))
+
+
+@source(Mode.TRAINING, check_more, doubles=False, fixed=True)
+def further_passes_arranged(cell: Cell) -> Iterator[Call]:
+    """Yield one sample with its inputs in every arrangement."""
+    yield from arrangements.of(cell.info, representative(cell.fixed))
 
 
 @source(Mode.TRAINING, check_more, fixed=True)
@@ -104,11 +108,9 @@ def further_derivatives(cell: Cell) -> None:
         derivatives.check_further(cell, sample)
 
 
-@check(Mode.TRAINING, fixed=True)
+@check(Mode.TRAINING, doubles=False, fixed=True)
 def special_gradients(cell: Cell) -> None:
     """Compare gradients for special values, and for operands that are equal."""
-    if cell.dtype in _DOUBLE and not cell.deep:
-        return
     special_inputs.check_gradients(cell, representative(cell.fixed))
     special_inputs.check_equal_operands(cell)
 
@@ -130,12 +132,12 @@ def other_settings(cell: Cell) -> Iterator[Call]:
     yield from settings.beyond(info, samples)
 
 
-@source(Mode.TRAINING, check_more, stage=Stage.SEVERAL, dtypes=conjunctions.DTYPES, fixed=True, checked=True)
+@source(Mode.TRAINING, check_more, stage=Stage.SEVERAL, fixed=True, checked=True)
 def unusual_in_several_ways(cell: Cell) -> Iterator[Call]:
     """Yield calls with a drawn arrangement of each input and of the cotangents, and drawn lengths of some axes."""
     chance = random.Random(f"{cell.info.full_name} {cell.dtype} training")
     pool = unlike(cell, cell.fixed, most=len(cell.fixed))
-    for number in range(_UNUSUAL) if pool else ():
+    for number in range(_UNUSUAL if cell.dtype in conjunctions.DTYPES else _FEW_UNUSUAL) if pool else ():
         given = conjunctions.unusual(cell, chance.choice(pool), chance)
         name, arrange = chance.choice(derivatives.COTANGENTS)
         yield given.named(
@@ -294,6 +296,7 @@ def _dense_run(cell: Cell, usual: Call, kind: Pass, seed: int) -> list[Any] | No
 
 
 def _values(sample: Call, run: Any) -> list[Any]:
+    """Return the results of a run as they are compared, and its gradients."""
     result, gradients = run
     return [*processed(sample, result), *gradients]
 
@@ -304,10 +307,12 @@ def _seed(sample: Call) -> int:
 
 
 def _state_after_seeding(seed: int) -> torch.Tensor:
+    """Return the state of a CPU generator with this seed, before any draw."""
     return torch.Generator().manual_seed(seed).get_state()
 
 
 def _device_refusal(cell: Cell, device: Call, seed: int) -> Exception | None:
+    """Return the exception with which the device refuses forward and backward; None if it does neither."""
     try:
         PLAIN.run(cell.info, execution.execute, execution.gradients, device, seed)
     except Exception as refusal:  # the caller raises it unless another sample can be compared
@@ -359,6 +364,7 @@ def _judge_values(
 def _judge_gradient(
     cell: Cell, sample: Call, actual: Any, expected: Any, oracle: Oracle, position: int, n: float
 ) -> None:
+    """Judge one gradient: whether there is one, its metadata and its values. ``n`` is the length of its sums."""
     part = f"gradient of input {position}"
     if expected is None:
         cell.judge.claim(sample, actual is None, "a gradient where PyTorch has none", part)

@@ -156,6 +156,7 @@ def _check_answer(cell: Cell, wrong: Wrong) -> None:
 
 
 def _is_refusal(found: Attempt) -> bool:
+    """Return whether an attempt raised an exception, or returned NotImplemented."""
     return found.error is not None or found.value is NotImplemented
 
 
@@ -185,6 +186,7 @@ def _written(wrong: Wrong, given: Call) -> list[torch.Tensor]:
 
 
 def _host_refuses(wrong: Wrong) -> bool:
+    """Return whether PyTorch's CPU refuses the call."""
     return attempt(call, None, wrong.call.on(HOST)).error is not None
 
 
@@ -272,6 +274,7 @@ def _check_meaning(cell: Cell, wrong: Wrong, function: Any, same_numbers: Call) 
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
+    """Return the dense tensors of a result."""
     return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
 
 
@@ -330,6 +333,7 @@ def _take_late_errors(device: torch.device) -> None:
 
 
 def _wrong_calls(cell: Cell, sample: Call) -> Iterator[Wrong]:
+    """Yield the changed calls of a sample: as functions, in place, and with outputs."""
     info = cell.info
     changes = list(_changed(cell, sample))
     for other, grows in changes:
@@ -355,6 +359,7 @@ def _without_columns(cell: Cell, sample: Call) -> Iterator[Wrong]:
 
 
 def _wrong_outputs(info: Any, sample: Call, usual: torch.Tensor, changes: list[tuple[Call, bool]]) -> Iterator[Wrong]:
+    """Yield the changed calls with an output argument, and the valid call with outputs of other dtypes."""
     for other, grows in changes:
         yield Wrong.of(other, info.op, out=poisoned(usual.shape, usual.dtype), grows=grows)
     for dtype in _OUT_DTYPES:
@@ -368,7 +373,7 @@ def _of_dtype(sample: Call, into: Any, usual: torch.Tensor, dtype: torch.dtype) 
 
 
 def _shapes(cell: Cell, sample: Call) -> Iterator[Call]:
-    """Yield the sample with one tensor of another shape."""
+    """Yield the sample with one tensor of a shape that does not fit the others, for each tensor and shape."""
     for number, tensor in enumerate(sample.tensors[: cell.work.special_inputs.tensors]):
         if tensor.layout is not torch.strided or tensor.is_quantized:
             continue
@@ -391,6 +396,7 @@ def _changed(cell: Cell, sample: Call) -> Iterator[tuple[Call, bool]]:
 
 
 def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensor in shapes that do not fit the other arguments, each with its name."""
     if tensor.dim() and tensor.shape[-1] > 1:
         yield "without its last column", tensor[..., :-1].contiguous()
     if tensor.dim() and tensor.shape[0] > 1:
@@ -399,6 +405,7 @@ def _others(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _with_number(sample: Call, position: int, value: float) -> Call:
+    """Return the call with another value for its number at this position; other numbers stay."""
     seen = iter(range(1000))
 
     def change(leaf: Any) -> Any:

@@ -126,6 +126,7 @@ def _expanded(leaf: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _filled(view: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Copy the values into the view and return it."""
     view.copy_(values.detach())
     return view
 
@@ -300,7 +301,7 @@ def for_kernels(sample: Call) -> Iterator[Call]:
 
 
 def for_kernels_elsewhere(sample: Call) -> Iterator[Call]:
-    """Yield further arrangements for such kernels: gaps, and tensors that are expanded beside others with gaps."""
+    """Yield further arrangements for kernels that check no argument: gaps, and expanded tensors beside gaps."""
     values = [tensor for tensor in sample.tensors if tensor.is_floating_point() and tensor.dim()]
     choices: list[tuple[str, list[torch.Tensor]]] = [("non-contiguous", [])]
     if values:
@@ -324,13 +325,13 @@ def _with_safe_gaps(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def dense_of(sample: Call) -> Call:
-    """Return what ``dense`` returns, made once for a sample; the sample itself if all its tensors are so."""
+    """Return what ``dense`` returns, made once for a sample; the sample itself if all its tensors are dense."""
     sample = usual_of(sample)
     return sample if is_dense(sample) else sample.found_out("dense", lambda: dense(sample))
 
 
 def usual_of(sample: Call) -> Call:
-    """Return the sample of which this is another arrangement with the same values, or the sample itself."""
+    """Return the sample from which this arrangement of its values was made, or the sample itself."""
     of_usual = sample.kept.get(_OF)
     usual = of_usual and of_usual()
     return sample if usual is None else usual_of(usual)
@@ -343,6 +344,7 @@ def is_dense(sample: Call) -> bool:
 
 
 def _fills_its_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a dense tensor has no arrangement, and memory for its own elements alone."""
     if tensor.layout is not torch.strided:
         return True  # dense() leaves it as it is
     plain = not _is_arranged(tensor) and not tensor.is_quantized
@@ -355,6 +357,7 @@ def dense(sample: Call) -> Call:
 
 
 def _dense(leaf: Any) -> Any:
+    """Return a contiguous copy of a dense tensor without lazy bits; another value as it is."""
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
         return leaf
     copy = leaf.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
@@ -395,4 +398,5 @@ def _arranged_each(
 
 
 def _is_arranged(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has gaps, another order, an offset or a lazy bit."""
     return not tensor.is_contiguous() or tensor.storage_offset() > 0 or tensor.is_conj() or tensor.is_neg()

@@ -29,7 +29,7 @@ _LARGEST = (14.0, 320.0)
 
 @source(Mode.INFERENCE, check_call, dtypes=(torch.float16,), fixed=True)
 def beyond_squares(cell: Cell) -> Iterator[Call]:
-    """Yield a sample whose first tensor is multiplied so that its largest number is one of these."""
+    """Yield a sample whose first tensor is scaled: its square or its exponential is beyond float16."""
     sample = of_other_sizes(cell)
     if sample is None or cell.op_class is OpClass.ITERATIVE or not sample.input.is_floating_point():
         return
@@ -39,7 +39,7 @@ def beyond_squares(cell: Cell) -> Iterator[Call]:
 
 
 def _scaled(cell: Cell, sample: Call, largest: float) -> Call | None:
-    """Return the sample with such numbers; None where the host refuses it, or has no number for it."""
+    """Return the sample with its first tensor scaled up to ``largest``; None where the host's result is not finite."""
     given = sample.input.detach()
     most = float(given.abs().nan_to_num(0.0, 0.0, 0.0).max()) if given.numel() else 0.0
     if not most or most >= largest:

@@ -84,6 +84,7 @@ def check_samples(cell: Cell, samples: list[Call], measured: int = 0) -> Excepti
 
 
 def _run_on_host(cell: Cell, sample: Call) -> SampleRun:
+    """Run a sample on the host, and return its result with the call for the device."""
     made = host_call(cell.info.op, sample)
     # A call that moves the host's generator draws random numbers; its values cannot be compared one by one.
     draws = made.error is None and cell.values and made.draws
@@ -104,6 +105,7 @@ def _run_on_device(cell: Cell, runs: list[SampleRun]) -> None:
 
 
 def _compare(cell: Cell, run: SampleRun, *, with_oracle: bool) -> Exception | None:
+    """Compare the runs of a sample; return why they cannot be compared, or None. Raises the device's error."""
     if cell.selects(run.sample):
         cell.note(run.device)
     if run.refusal is not None:
@@ -120,6 +122,7 @@ def _compare(cell: Cell, run: SampleRun, *, with_oracle: bool) -> Exception | No
 
 
 def _device_refusal(cell: Cell, device: Call) -> Exception | None:
+    """Return the exception with which the device refuses the call, or None if it accepts it."""
     try:
         execution.execute(cell.info.op, device)
     except Exception as refusal:  # the caller raises it unless another sample can be compared
@@ -128,4 +131,5 @@ def _device_refusal(cell: Cell, device: Call) -> Exception | None:
 
 
 def _no_reference(refusal: Exception) -> Exception:
+    """Return the exception for a cell whose reference the host refuses to compute."""
     return EnvironmentLacks(f"PyTorch's CPU has no reference for this cell ({type(refusal).__name__}).")

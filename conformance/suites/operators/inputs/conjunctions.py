@@ -52,7 +52,7 @@ class Conjunction:
 
 
 def _compare(cell: Cell, drawn: Conjunction) -> None:
-    """Compare a call after others that count for nothing."""
+    """Compare a call, and if asked its other forms, after calls whose results are not looked at."""
     given = drawn.call
     host_call(cell.info.op, given)  # the host computes it as usual: what is kept of a call is not computed again
 
@@ -75,7 +75,7 @@ def _compare(cell: Cell, drawn: Conjunction) -> None:
 
 @source(Mode.INFERENCE, _compare, stage=Stage.SEVERAL, fixed=True, checked=True)
 def conjunctions(cell: Cell) -> Iterator[Conjunction]:
-    """Yield such calls. They are the same in every run."""
+    """Yield calls that are unusual in several ways at once, drawn by the operator's name: the same in every run."""
     chance = random.Random(f"{cell.info.full_name} {cell.dtype}")
     pool = [*cell.kept("settings", list[Call]), *unlike(cell, cell.fixed, most=len(cell.fixed))]
     calls = _CALLS if cell.is_first_dtype else _SOME if cell.dtype in DTYPES else _FEW
@@ -104,7 +104,8 @@ def unusual(cell: Cell, sample: Call, chance: random.Random) -> Call:
 
 def _resized(cell: Cell, sample: Call, chance: random.Random) -> Call:
     """Return the sample with drawn lengths of some axes; an axis that cannot have the drawn one stays as it is."""
-    stays = facts(cell.info.name).short_in_16_bits and cell.dtype in (torch.bfloat16, torch.float16)
+    known, is_short = facts(cell.info.name), cell.dtype in (torch.bfloat16, torch.float16)
+    stays = known.stays_short or (known.short_in_16_bits and is_short)
     if cell.op_class is OpClass.ITERATIVE or stays or not large.fits(sample):
         return sample
     for _ in range(chance.randint(1, _AXES)):

@@ -22,6 +22,9 @@ from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
+#: Dtypes that some families leave out: a backend has these kernels by the same source as the single ones, if at all.
+_DOUBLE: Final = (torch.float64, torch.complex128)
+
 Made = TypeVar("Made")
 Compare = Callable[[Cell, Made], object]
 
@@ -48,7 +51,8 @@ class Family:
 
     ``once`` limits it to one dtype of each operator, ``deep`` to the deep tier, ``values`` to operators whose values
     are compared, ``fixed`` to cells with a sample that draws no random numbers, and ``checked`` to operators that check
-    their arguments: the others read beyond a tensor that does not fit.
+    their arguments: the others read beyond a tensor that does not fit. Without ``doubles``, float64 and complex128 have
+    it in the deep tier alone.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Family:
     dtypes: Collection[torch.dtype]
     once: bool
     deep: bool
+    doubles: bool
     values: bool
     fixed: bool
     checked: bool
@@ -68,7 +73,7 @@ class Family:
         return (
             (not self.dtypes or cell.dtype in self.dtypes)
             and (not self.once or cell.is_first_dtype)
-            and (not self.deep or cell.deep)
+            and (cell.deep or (not self.deep and (self.doubles or cell.dtype not in _DOUBLE)))
             and (not self.values or cell.values)
             and (not self.fixed or bool(cell.fixed))
             and not (self.checked and facts(cell.info.name).unchecked)
@@ -94,6 +99,7 @@ def source(
     dtypes: Collection[torch.dtype] = (),
     once: bool = False,
     deep: bool = False,
+    doubles: bool = True,
     values: bool = True,
     fixed: bool = False,
     checked: bool = False,
@@ -102,7 +108,8 @@ def source(
 
     def register(make: Callable[[Cell], Iterable[Made]]) -> Callable[[Cell], Iterable[Made]]:
         name = f"{make.__module__.rpartition('.')[2]}.{make.__name__}"
-        _FAMILIES.append(Family(name, mode, make, compare, stage, dtypes, once, deep, values, fixed, checked))
+        limits = (once, deep, doubles, values, fixed, checked)
+        _FAMILIES.append(Family(name, mode, make, compare, stage, dtypes, *limits))
         return make
 
     return register

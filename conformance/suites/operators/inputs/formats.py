@@ -37,6 +37,7 @@ def mixed(cell: Cell) -> Iterator[Call]:
 
 
 def _is_list(value: Any) -> bool:
+    """Return whether a value is a list of at least two dense tensors with elements."""
     return (
         isinstance(value, (list, tuple))
         and len(value) > 1
@@ -45,6 +46,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _with_one(sample: Call, place: int) -> Call:
+    """Return the call with images for the tensors of its list, of which one is in channels_last."""
     images = [_image(tensor.detach()) for tensor in sample.input]
     images[place] = transposed(images[place])
     given = [image.requires_grad_(t.requires_grad) for image, t in zip(images, sample.input, strict=True)]

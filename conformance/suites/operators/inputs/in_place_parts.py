@@ -23,6 +23,7 @@ _NARROW = (torch.bool, torch.uint8, torch.int8, torch.float16, torch.bfloat16)
 
 
 def _compare(cell: Cell, sample: Call) -> None:
+    """Compare the in-place form of a call for an input that begins inside a larger memory."""
     variants.in_place_of(cell, sample, ("with a storage offset",))
 
 

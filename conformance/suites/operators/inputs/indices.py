@@ -115,6 +115,7 @@ def _with_one_index(sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
 
 
 def _of_input_alone(sample: Call) -> Iterator[large.Growth]:
+    """Yield growths along each dimension of the first input, in which no other tensor grows."""
     dims = sample.input.dim() if isinstance(sample.input, torch.Tensor) else 0
     for dim in range(dims if dims and sample.input.numel() else 0):
         yield tuple(dim if tensor is sample.input else None for tensor in sample.tensors)
@@ -143,12 +144,14 @@ def _accumulates(info: Any, sample: Call) -> bool:
 
 
 def _check_often(cell: Cell, sample: Call) -> None:
+    """Compare a call with many equal indices: its sums are as long as they are equal."""
     expected = call(cell.info.op, sample.on(HOST))
     found = execution.execute(cell.info.op, cell.on(sample))
     cell.judge.result(sample, found, expected, of_forward(cell.info, sample), cell.judge.length(sample, expected))
 
 
 def _repeated(sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
+    """Yield the call with equal indices in the place of a tensor, in one row and in two."""
     equal = _with_equal_ends(tensor)
     for tier, index in (("equal indices", equal), ("equal indices in two rows", torch.stack([equal, equal.flip(-1)]))):
         yield replace(sample.with_tensor(tensor, index), source=tier)

@@ -47,11 +47,12 @@ def representative(samples: Sequence[Call], *, plain: bool = False) -> Call:
 def of_other_sizes(cell: Cell) -> Call | None:
     """Return the representative sample, if its first tensor may have other sizes and other values.
 
-    None where the operator does not check its arguments, or where memory that grows is not defined.
+    None where the operator does not check its arguments, where memory that grows is not defined, or where PyTorch's CPU
+    is wrong for long dimensions.
     """
     known, sample = facts(cell.info.name), representative(cell.fixed)
     # What a resized tensor has beyond its old elements is not defined.
-    fits = not known.unchecked and not known.resizes and large.fits(sample)
+    fits = not (known.unchecked or known.resizes or known.stays_short) and large.fits(sample)
     return sample if fits and isinstance(sample.input, torch.Tensor) else None
 
 

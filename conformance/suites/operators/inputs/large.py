@@ -168,10 +168,12 @@ def _of_other_overload(info: Any, samples: list[Call], first: Call, most: int) -
 
 
 def _flags(sample: Call) -> int:
+    """Return how many keywords of a call are True."""
     return sum(value is True for value in sample.kwargs.values())
 
 
 def _is_of_other_overload(info: Any, first: Call, sample: Call) -> bool:
+    """Return whether a sample calls another kernel than the first one: with other kinds of arguments or dimensions."""
     dims = {each.input.dim() if isinstance(each.input, torch.Tensor) else 0 for each in (first, sample)}
     if info.full_name.startswith(_OF_ALL_DIMS) and len(dims) > 1:
         return True
@@ -186,6 +188,7 @@ def _is_of_other_overload(info: Any, first: Call, sample: Call) -> bool:
 
 
 def _share(plan: Plan) -> float:
+    """Return how many output elements a plan has for each input element, at most 1."""
     return min(plan.outputs / plan.inputs, 1)
 
 
@@ -229,13 +232,15 @@ def fits(sample: Call) -> bool:
 
 
 def _reduction(plan: Plan) -> float:
+    """Return how many input elements a plan has for each output element."""
     return plan.inputs / max(plan.outputs, 1.0)
 
 
 def _plans(info: Any, samples: list[Call], most: int) -> Iterator[Plan]:
+    """Yield the plans to enlarge a call of which the host computes a small one; at most ``most`` samples are tried."""
     # The largest first: generators begin with simple samples, which often have no dimension to grow.
     for sample in sorted(samples, key=_size, reverse=True)[:most]:
-        if not fits(sample):
+        if not fits(sample) or facts(info.name).stays_short:
             continue
         for growth in growths(sample):
             if _is_safe(info, growth) and (plan := plan_of(info, sample, growth)) is not None:
@@ -243,13 +248,14 @@ def _plans(info: Any, samples: list[Call], most: int) -> Iterator[Plan]:
 
 
 def _is_safe(info: Any, growth: Growth) -> bool:
-    """Return whether a kernel that does not check its arguments reads within them: a batch has no partner in others."""
+    """Return whether a kernel that does not check its arguments stays within its tensors when these dimensions grow."""
     if not facts(info.name).unchecked:
         return True
     return facts(info.name).batches and growth[0] == 0 and all(dim is None for dim in growth[1:])
 
 
 def _size(sample: Call) -> int:
+    """Return the number of elements of the largest tensor of a call."""
     return max((tensor.numel() for tensor in sample.tensors), default=0)
 
 
@@ -268,8 +274,12 @@ def growths(sample: Call) -> Iterator[Growth]:
                 t.dim() + from_end if t.dim() >= -from_end and t.shape[from_end] == size else None
                 for t in sample.tensors
             )
+            # A weight, a bias or a mean has one element for each channel.
+            with_vectors = tuple(
+                dim if t is given else (0 if t.dim() == 1 and t.numel() == size else None) for t in sample.tensors
+            )
             alone = tuple(dim if t is given else None for t in sample.tensors)
-            for growth in (alike, from_right, alone):
+            for growth in (alike, from_right, with_vectors, alone):
                 if growth not in tried:
                     tried.add(growth)
                     yield growth
@@ -315,6 +325,18 @@ def _elements(info: Any, sample: Call) -> tuple[int, int, int] | None:
     return _size(sample), max((leaf.numel() for leaf in made), default=0), len(made)
 
 
+def _as_the_shape(value: Any, sample: Call, first: Any) -> Any:
+    """Return a list of integers, such as ``normalized_shape``, as the last sizes of the first tensor if it was these.
+
+    A weight of this shape tells that it was meant so.
+    """
+    if type(value) not in (tuple, list, torch.Size) or not value or not isinstance(first, torch.Tensor):
+        return value
+    old, new = tuple(sample.input.shape[-len(value) :]), tuple(first.shape[-len(value) :])
+    is_shape = tuple(value) == old != new and any(tuple(tensor.shape) == old for tensor in sample.tensors[1:])
+    return type(value)(new) if is_shape else value
+
+
 def extended(info: Any, sample: Call, growth: Growth, length: int) -> Call:
     """Return the sample with ``length`` rows along the growing dimensions."""
     generator = torch.Generator().manual_seed(length)
@@ -335,8 +357,8 @@ def extended(info: Any, sample: Call, growth: Growth, length: int) -> Call:
             memo[id(leaf)] = found.requires_grad_() if leaf.requires_grad else found
         return memo[id(leaf)]
 
-    arguments = mapped(sample.arguments, extend)
-    first, args, kwargs = arguments
+    first, args, kwargs = mapped(sample.arguments, extend)
+    args = tuple(_as_the_shape(value, sample, first) for value in args)
     return Call(
         _NUMBER, first, args, kwargs, sample.process, sample.broadcasts_input, source="large", certain=sample.certain
     )

@@ -23,13 +23,13 @@ _OF_MODELS = (torch.bfloat16, torch.float16, torch.int32, torch.uint8, torch.boo
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, values=False)
 def grown(cell: Cell) -> list[Call]:
-    """Return the large samples."""
+    """Return samples with a large output, a long reduction, and other kinds of arguments."""
     return large.grown(cell.info, cell.samples, cell.dtype, cell.work.large)
 
 
 @source(Mode.INFERENCE, check_forms, stage=Stage.FORMS)
 def grown_forms(cell: Cell) -> list[Call]:
-    """Return large samples for the forms of the operator: these may be other kernels."""
+    """Return large samples for the ``out=`` and the in-place form, whose kernels may be others."""
     if not cell.info.supports_out and cell.info.inplace_variant is None:
         return []
     return large.grown(cell.info, cell.samples, cell.dtype, cell.work.large, forms=True)
@@ -37,7 +37,7 @@ def grown_forms(cell: Cell) -> list[Call]:
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE)
 def of_each_dtype(cell: Cell) -> Iterator[Call]:
-    """Yield a sample of many blocks in the dtypes that have no larger one."""
+    """Yield a sample of many blocks for a dtype that no family gives larger ones."""
     if cell.dtype in large.LARGE or not (cell.deep or cell.dtype in _OF_MODELS):
         return
     yield from large.of_each_dtype(cell.info, cell.fixed, cell.dtype, cell.work.large)

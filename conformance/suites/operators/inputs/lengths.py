@@ -23,12 +23,13 @@ _TIER = "lengths of 0, 1, full and between"
 
 
 def samples(info: Any, dtype: torch.dtype, *, requires_grad: bool) -> list[Call]:
-    """Return samples with such lengths; none for an operator without lengths."""
+    """Return samples whose lengths are 0, 1, full and between; none for an operator without lengths."""
     make = _OPERATORS.get(info.name)
     return make(dtype, requires_grad) if make is not None and dtype in (torch.float32, torch.float64) else []
 
 
 def _ctc(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
+    """Return calls of ``ctc_loss`` with sequences of unlike lengths, a target without labels among them."""
     targets = torch.tensor([[1, 2, 2, 3, 1], [4, 1, 1, 1, 1], [3, 3, 1, 2, 4], [2, 1, 1, 1, 1], [1, 4, 1, 1, 1]])
     inputs, due = torch.tensor([9, 1, 8, 9, 5]), torch.tensor([0, 1, 5, 0, 2])
 
@@ -41,6 +42,7 @@ def _ctc(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
 
 
 def _bags(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
+    """Return calls of ``embedding_bag`` with bags of unlike lengths, an empty one among them."""
     index, starts = torch.tensor([1, 3, 3, 0, 5, 2]), torch.tensor([0, 0, 1, 5, 6])
     return [
         Call(
@@ -62,5 +64,5 @@ _OPERATORS: dict[str, Callable[[torch.dtype, bool], list[Call]]] = {
 
 @source(Mode.INFERENCE, check_call, values=False)
 def lengths(cell: Cell) -> list[Call]:
-    """Return the samples without gradients."""
+    """Return samples whose lengths are 0, 1, full and between, without gradients."""
     return samples(cell.info, cell.dtype, requires_grad=False)

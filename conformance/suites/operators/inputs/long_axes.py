@@ -16,13 +16,14 @@ from conformance.numerics.trees import tensors
 from conformance.suites.operators.calls import repeated_writes
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
 from . import large, tiers
-from .comparing import check_call
+from .comparing import check_with_forms
 from .families import Stage, source
-from .kinds import of_other_sizes
-from .widths_of_one import with_all_but_one
+from .kinds import of_other_sizes, representative
+from .widths_of_one import with_one_row
 
 #: Numbers from 9560 on are no numbers of other samples.
 _NUMBER = 9560
@@ -33,19 +34,17 @@ _MANY = 65_599
 #: Dimensions of an image, and of a matrix.
 _DIMS, _MATRIX = 4, 2
 #: Elements of the largest input and of the largest output, with rows beyond 2^12 and with many more.
-_MOST, _MOST_OF_MANY = 1 << 16, 1 << 18
-#: The same of batches of matrices, which are no smaller than a solver's sample.
-_MOST_OF_MATRICES = 1 << 17
+_MOST, _MOST_OF_MANY = 1 << 17, 1 << 18
 #: Classes whose single elements take a hundred times as long as a product.
 _DEAR = (OpClass.SPECIAL, OpClass.ITERATIVE)
 #: Rows by which the elements of a row are measured.
 _TRIED = 16
 
 
-@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, once=True, fixed=True)
+@source(Mode.INFERENCE, check_with_forms, stage=Stage.LARGE, once=True, fixed=True)
 def long_axes(cell: Cell) -> Iterator[Call]:
     """Yield a representative sample with each axis long in turn, and one whose result has the most dimensions."""
-    sample = of_other_sizes(cell)
+    sample = representative(cell.fixed) if facts(cell.info.name).batches else of_other_sizes(cell)
     if sample is None:
         return
     if images := list(_images(cell)):
@@ -60,7 +59,13 @@ def long_axes(cell: Cell) -> Iterator[Call]:
 
 
 def _free_dims(cell: Cell, sample: Call) -> int:
-    """Return how many leading dimensions may be long: those of batches alone, where longer matrices are singular."""
+    """Return how many leading dimensions may be long.
+
+    Of an operator that does not check its arguments, it is the batch; of a solver, those before a matrix, because a
+    longer one would be singular.
+    """
+    if facts(cell.info.name).batches:
+        return 1
     return sample.input.dim() - (_MATRIX if cell.op_class is OpClass.ITERATIVE else 0)
 
 
@@ -88,17 +93,25 @@ def _of_most_dims(cell: Cell, first: Call) -> list[Call]:
 
 
 def _dims(cell: Cell, sample: Call) -> int:
+    """Return the most dimensions that a result of the call on the host has; 0 if the host refuses it."""
     made = host_call(cell.info.op, sample)
     return max((tensor.dim() for tensor in tensors(made.value)), default=0) if made.error is None else 0
 
 
 def _long(cell: Cell, sample: Call, dim: int) -> Call | None:
-    short = with_all_but_one(cell, sample, dim) or sample
+    short = sample if facts(cell.info.name).batches else _shortened(cell, sample, dim)
     found = _grown(cell, short, dim)
     if found is not None and short is not sample and _points_nowhere(cell, found):
         # Of one element, each index is 0, which is also what is in memory that nobody wrote.
         return _grown(cell, sample, dim) or found
     return found
+
+
+def _shortened(cell: Cell, sample: Call, kept: int) -> Call:
+    """Return the sample with one row along each dimension of its first tensor but one, as far as the host takes it."""
+    for dim in range(sample.input.dim()):
+        sample = with_one_row(cell, sample, dim) or sample if dim != kept else sample
+    return sample
 
 
 def _points_nowhere(cell: Cell, sample: Call) -> bool:
@@ -108,6 +121,7 @@ def _points_nowhere(cell: Cell, sample: Call) -> bool:
 
 
 def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
+    """Return the call with one long axis; None if the host does not compute it, or it has too many elements."""
     for growth in large.growths(short):
         if growth[0] != dim:
             continue
@@ -116,7 +130,7 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
         if not made.comparable:
             continue
         of_a_row = max(_elements(tried.arguments), _elements(made.value)) / _TRIED
-        if of_a_row * _ROWS > (_MOST_OF_MATRICES if cell.op_class is OpClass.ITERATIVE else _MOST):
+        if of_a_row * _ROWS > _MOST:
             return None
         found = large.extended(cell.info, short, growth, _rows(cell, of_a_row, len(tensors(made.value))))
         # Which of two values written to one place stays is open.
@@ -131,4 +145,5 @@ def _rows(cell: Cell, elements: float, results: int) -> int:
 
 
 def _elements(value: object) -> int:
+    """Return the number of elements of the largest tensor in a value."""
     return max((tensor.numel() for tensor in tensors(value)), default=0)

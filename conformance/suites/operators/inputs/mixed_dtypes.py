@@ -89,14 +89,17 @@ def wide_parameters(cell: Cell) -> Iterator[Call]:
 
 
 def _is_list(given: object) -> bool:
+    """Return whether a value is a list of tensors."""
     return isinstance(given, (list, tuple)) and all(isinstance(each, torch.Tensor) for each in given)
 
 
 def _is_declared(cell: Cell, dtype: torch.dtype) -> bool:
+    """Return whether the device declares a dtype, or declares none at all."""
     return cell.check.dtypes is None or str(dtype).removeprefix("torch.") in cell.check.dtypes
 
 
 def _sample(order: int, first: torch.dtype, second: torch.dtype, values: Mapping[torch.dtype, _Numbers]) -> Call:
+    """Return the call for all pairs of the values of two dtypes; ``order`` numbers it."""
     left, right = zip(*itertools.product(values[first], values[second]), strict=True)
     tier = f"{first} and {second}".replace("torch.", "")
     operands = torch.tensor(left, dtype=first), torch.tensor(right, dtype=second)

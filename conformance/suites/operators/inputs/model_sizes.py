@@ -81,7 +81,7 @@ def sizes_of(*operators: str) -> Callable[[Make], Make]:
 
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=(*_DTYPES, *_NARROW))
 def model_sizes(cell: Cell) -> Iterator[Call]:
-    """Yield calls of such sizes."""
+    """Yield calls with the sizes that models have."""
     yield from calls(cell, trained=False)
 
 
@@ -125,6 +125,7 @@ def places(count: int, below: int) -> torch.Tensor:
 
 
 def _named(**kwargs: Any) -> tuple[tuple[str, Any], ...]:
+    """Return keywords as a tuple of pairs, which can be hashed."""
     return tuple(kwargs.items())
 
 
@@ -132,6 +133,7 @@ def _named(**kwargs: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _products(dtype: torch.dtype) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield shapes of two matrices: many rows, many columns, a long sum, and an odd number of channels."""
     yield (_MOST_ROWS if dtype is torch.float32 else _ROWS, 2), (2, 3)
     yield (3, 2), (2, _ROWS)
     yield (2, _TERMS), (_TERMS, 3)
@@ -145,18 +147,21 @@ def _values(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 @sizes_of("mm", "matmul")
 def _mm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield matrices with the matrix that each is multiplied by."""
     for left, right in _products(dtype):
         yield Size(_values(left, dtype), (_values(right, dtype),))
 
 
 @sizes_of("addmm")
 def _addmm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield a row with the two matrices whose product it is added to."""
     for left, right in _products(dtype):
         yield Size(whole(right[1], dtype=dtype), (_values(left, dtype), _values(right, dtype)))
 
 
 @sizes_of("nn.functional.linear")
 def _linear(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield inputs of linear layers with weight and bias: many rows, long sums, a vocabulary, batches of one row."""
     for left, right in _products(dtype):
         bias = whole(right[1], dtype=dtype)
         yield Size(_values(left, dtype), (_values(right[::-1], dtype), bias))
@@ -165,6 +170,7 @@ def _linear(dtype: torch.dtype) -> Iterator[Size]:
 
 
 def _batches() -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
+    """Yield shapes of two batches of matrices: many batches, a long sum, odd heads, and many rows."""
     yield (_ROWS, 1, 2), (_ROWS, 2, 1)
     yield (2, 1, _TERMS), (2, _TERMS, 3)
     yield (5, 77, _CHANNELS), (5, _CHANNELS, 77)
@@ -173,12 +179,14 @@ def _batches() -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
 
 @sizes_of("bmm")
 def _bmm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield batches of matrices with the batch that each is multiplied by."""
     for left, right in _batches():
         yield Size(_values(left, dtype), (_values(right, dtype),))
 
 
 @sizes_of("baddbmm")
 def _baddbmm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield batches with the two batches of matrices whose product they are added to."""
     for left, right in _batches():
         added = whole(left[0], left[1], right[2], dtype=dtype)
         yield Size(added, (_values(left, dtype), _values(right, dtype)))
@@ -186,6 +194,7 @@ def _baddbmm(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("addbmm")
 def _addbmm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield a matrix with two batches of matrices whose products are added to it: many columns, rows or batches."""
     for left, right in (((3, 2, 4), (3, 4, _ROWS)), ((3, _ROWS, 4), (3, 4, 2)), ((_ROWS, 2, 1), (_ROWS, 1, 3))):
         factors = whole(*left, dtype=dtype), whole(*right, dtype=dtype)
         yield Size(whole(left[1], right[2], dtype=dtype), factors, trained=False)
@@ -193,12 +202,14 @@ def _addbmm(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("mv")
 def _mv(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield a matrix of many rows and one of long sums, each with a vector."""
     yield Size(whole(_ROWS, 3, dtype=dtype), (whole(3, dtype=dtype),))
     yield Size(positive(3, _TERMS, dtype=dtype), (positive(_TERMS, dtype=dtype),))
 
 
 @sizes_of("dot", "vdot", "inner")
 def _dot(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield two vectors of 4,099 elements: their product is a long sum."""
     yield Size(positive(_TERMS, dtype=dtype), (positive(_TERMS, dtype=dtype),))
 
 
@@ -232,6 +243,8 @@ def _kernels(dims: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torc
 
 
 def _convolution(dims: int) -> Make:
+    """Return a maker of sizes of convolutions with ``dims`` dimensions: images, patches, planes and long kernels."""
+
     def make(dtype: torch.dtype) -> Iterator[Size]:
         if not dtype.is_floating_point:
             return
@@ -252,6 +265,8 @@ def _convolution(dims: int) -> Make:
 
 
 def _transposed(dims: int) -> Make:
+    """Return a maker of sizes of transposed convolutions with ``dims`` dimensions."""
+
     def make(dtype: torch.dtype) -> Iterator[Size]:
         if not dtype.is_floating_point:
             return
@@ -275,6 +290,7 @@ for _dims in (1, 2, 3):
 
 
 def _rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Yield matrices: many rows, a vocabulary, an odd number of channels, and the widths of models."""
     yield whole(_MOST_ROWS if dtype is torch.float32 else _ROWS, 3, dtype=dtype)
     yield whole(2, _WORDS, dtype=dtype)
     yield whole(129, _CHANNELS, dtype=dtype)
@@ -284,6 +300,7 @@ def _rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
 
 @sizes_of("softmax", "log_softmax", "logsumexp")
 def _softmax(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield rows to normalise along the last dimension, and images along their channels."""
     if dtype.is_floating_point:
         for rows in _rows(dtype):
             yield Size(rows, (-1,))
@@ -292,6 +309,7 @@ def _softmax(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("nn.functional.layer_norm", "nn.functional.rms_norm")
 def _row_norm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield rows to normalise, with their shape and a weight; those of one input have two dimensions."""
     for rows in _rows(dtype):
         yield Size(rows, ((rows.shape[-1],), positive(rows.shape[-1], dtype=dtype)))
     yield Size(whole(_ROWS, 2, 3, dtype=dtype), ((2, 3), positive(2, 3, dtype=dtype)))
@@ -299,12 +317,14 @@ def _row_norm(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("nn.functional.group_norm")
 def _group_norm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield images to normalise in groups of channels, with a weight: many small ones, and large ones."""
     yield Size(whole(_ROWS, 2, 3, dtype=dtype), (2,), _named(weight=positive(2, dtype=dtype)))
     yield Size(whole(2, 96, 33, 5, dtype=dtype), (8,), _named(weight=positive(96, dtype=dtype)))
 
 
 @sizes_of("nn.functional.batch_norm")
 def _batch_norm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield batches to normalise in training: many rows, many channels, large images, and rows without statistics."""
     for shape in ((_ROWS, 3), (2, _ROWS), (2, _CHANNELS, 33, 5)):
         none = torch.zeros(shape[1], dtype=dtype), torch.ones(shape[1], dtype=dtype)
         yield Size(whole(*shape, dtype=dtype), none, _named(training=True), trained=False)
@@ -314,6 +334,7 @@ def _batch_norm(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("nn.functional.cross_entropy")
 def _cross_entropy(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield rows of scores, with the index of the right class for each row."""
     for rows in _rows(dtype):
         yield Size(rows, (places(rows.shape[0], rows.shape[1]),), _named(reduction="none"))
 
@@ -323,6 +344,8 @@ def _cross_entropy(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("nn.functional.scaled_dot_product_attention")
 def _attention(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield queries, keys and values by head width, masks, shared heads, a decoder's one row, and many batches."""
+
     def given(*shape: int) -> torch.Tensor:
         return whole(*shape, dtype=dtype) / 4
 
@@ -369,6 +392,7 @@ _LENGTHS: Final = (512, 8192, 1021)
 
 @sizes_of("fft.fft", "fft.ifft", "fft.rfft", "fft.ihfft")
 def _transforms(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield vectors to transform, of lengths that are no powers of two; none but in float32."""
     for length in _LENGTHS if dtype is torch.float32 else ():
         yield Size(whole(2, length, dtype=dtype), (), _named(n=length), trained=False)
 
@@ -393,18 +417,21 @@ def _matrices(dtype: torch.dtype) -> Iterator[torch.Tensor]:
 @sizes_of("cholesky", "cholesky_inverse", "linalg.cholesky", "linalg.cholesky_ex", "linalg.det",
           "linalg.eigvalsh", "linalg.inv", "linalg.inv_ex", "linalg.slogdet", "linalg.svdvals")  # fmt: skip
 def _factors(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield batches of matrices to factorise or to invert."""
     for matrices in _matrices(dtype):
         yield Size(matrices, trained=False)
 
 
 @sizes_of("linalg.solve", "linalg.solve_ex")
 def _solutions(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield batches of matrices with the right-hand sides of their equations."""
     for matrices in _matrices(dtype):
         yield Size(matrices, (whole(_ROWS, 2, 1, dtype=dtype),), trained=False)
 
 
 @sizes_of("cholesky_solve", "triangular_solve")
 def _solutions_behind(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield right-hand sides of equations with their batch of matrices, which these operators take second."""
     for matrices in _matrices(dtype):
         yield Size(whole(_ROWS, 2, 1, dtype=dtype), (matrices,), trained=False)
 
@@ -425,6 +452,7 @@ def _lines(dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, int]]:
 
 @sizes_of("argmax", "argmin")
 def _chosen(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield long lines and many lines, each with the dimension along which an element is chosen."""
     for given, dim in _lines(dtype):
         yield Size(given, (dim,))
 
@@ -432,6 +460,7 @@ def _chosen(dtype: torch.dtype) -> Iterator[Size]:
 @sizes_of("sum", "nansum", "mean", "amax", "amin", "any", "all", "count_nonzero", "cumsum", "cummax", "cummin",
           "logcumsumexp")  # fmt: skip
 def _reduced(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield long lines and many lines, each with the dimension to reduce; in int64 also a line of truth values."""
     yield from _chosen(dtype)
     if dtype is torch.int64:  # truth values are counted in this dtype, also by operators without a cell of them
         yield Size(torch.ones(_TERMS, dtype=torch.bool), (0,))
@@ -439,12 +468,14 @@ def _reduced(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("linalg.vector_norm")
 def _norm(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield long lines and many lines, each with order 1 of a norm and its dimension."""
     for given, dim in _lines(dtype):
         yield Size(given, (1, dim))
 
 
 @sizes_of("cumprod", "prod")
 def _multiplied(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield long lines and many lines of 1 and -1, whose products do not grow, with the dimension to multiply."""
     for given, dim in _lines(dtype):
         yield Size(3 - 2 * given, (dim,))
 
@@ -454,6 +485,7 @@ def _multiplied(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("nn.functional.embedding")
 def _embedding(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield tables with indices of rows: a vocabulary, many indices, wide rows, and equal indices with padding."""
     # The database's function takes the weight first.
     yield Size(whole(_WORDS, 4, dtype=dtype), (places(77, _WORDS),))
     yield Size(whole(5, 3, dtype=dtype), (places(_ROWS, 5),), trained=dtype is torch.float32)
@@ -466,18 +498,21 @@ def _embedding(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("index_select")
 def _index_select(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield matrices with a dimension and indices along it: of many rows, and of many columns."""
     yield Size(whole(_ROWS, 3, dtype=dtype), (0, places(_ROWS, _ROWS)))
     yield Size(whole(3, _ROWS, dtype=dtype), (1, places(77, _ROWS)))
 
 
 @sizes_of("gather")
 def _gather(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield matrices with a dimension and an index for each element: of many rows, and of many columns."""
     for dim, rows in ((0, whole(_ROWS, 3, dtype=dtype)), (1, whole(3, _ROWS, dtype=dtype))):
         yield Size(rows, (dim, places(rows.numel(), _ROWS).view(rows.shape)), trained=False)
 
 
 @sizes_of("index_add")
 def _index_add(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield matrices with rows to add to them: all to one place, and to many places."""
     if dtype.itemsize > 2:  # in 16 bits, PyTorch's CPU adds up in 16 bits
         yield Size(whole(3, 2, dtype=dtype), (0, places(_EQUAL, 1) + 1, positive(_EQUAL, 2, dtype=dtype)))
     yield Size(whole(_ROWS, 2, dtype=dtype), (0, places(_ROWS, _ROWS), whole(_ROWS, 2, dtype=dtype)))
@@ -485,6 +520,7 @@ def _index_add(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("scatter_add")
 def _scatter_add(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield matrices with elements to add to them and the place of each: all in one row, and in many rows."""
     if dtype.itemsize > 2:
         index = (places(_EQUAL, 1) + 1).view(-1, 1).expand(-1, 2).contiguous()
         yield Size(whole(3, 2, dtype=dtype), (0, index, positive(_EQUAL, 2, dtype=dtype)))
@@ -494,6 +530,7 @@ def _scatter_add(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("index_put")
 def _index_put(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield tensors with values to write: added up at one place, and each at its own of many places."""
     if dtype.itemsize > 2:
         yield Size(whole(3, dtype=dtype), ((places(_EQUAL, 1) + 1,), positive(_EQUAL, dtype=dtype), True))
     yield Size(whole(_ROWS, 2, dtype=dtype), ((places(_ROWS, _ROWS),), whole(_ROWS, 2, dtype=dtype)))
@@ -501,6 +538,7 @@ def _index_put(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("__getitem__")
 def _picked(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield tensors of three dimensions with indices of rows of the second one: few, and many."""
     # Rows that are picked from each of many images: the gradient writes them at their places.
     yield Size(whole(300, 3, 2, dtype=dtype), ((slice(None), torch.tensor([2, 0, 1])),))
     yield Size(whole(3, 300, 2, dtype=dtype), ((slice(None), places(299, 300)),))
@@ -508,18 +546,21 @@ def _picked(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("nn.functional.silu", "nn.functional.gelu", "sigmoid", "tanh", "exp")
 def _activated(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield two rows in each of the widths of models."""
     for width in _WIDTHS if dtype.is_floating_point else ():
         yield Size(whole(2, width, dtype=dtype))
 
 
 @sizes_of("flip")
 def _flipped(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield a row, a column and many rows, each with either dimension to flip along."""
     for shape, dim in itertools.product(((1, 7), (7, 1), (_ROWS, 2)), (0, 1)):
         yield Size(whole(*shape, dtype=dtype), ((dim,),))
 
 
 @sizes_of("roll")
 def _rolled(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield a row, a column, many rows and vectors, each with a shift forward and back."""
     for shape, dim in itertools.product(((1, 7), (7, 1), (_ROWS, 2)), (0, 1)):
         yield Size(whole(*shape, dtype=dtype), (3, dim))
         yield Size(whole(*shape, dtype=dtype), (-1, dim))
@@ -536,6 +577,7 @@ _WINDOWS = ((1, 2, 0), (2, 2, 0), (3, 1, 1), (3, 2, 1), (5, 1, 2))
 
 @sizes_of("nn.functional.max_pool2d", "nn.functional.avg_pool2d")
 def _pool(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield images to pool: large sides, large batches, many channels, and windows with strides and paddings."""
     for shape, last in (((2, 3, 257, 129), True), ((_ROWS, 1, 2, 2), False), ((1, _CHANNELS, 33, 5), True)):
         image = whole(*shape, dtype=dtype)
         yield Size(image.to(memory_format=torch.channels_last) if last else image, (2,))
@@ -545,11 +587,14 @@ def _pool(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("nn.functional.adaptive_avg_pool2d")
 def _adaptive(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield images that are averaged to one pixel: large ones, many, and many channels."""
     for shape in ((1, 3, 129, 257), (_ROWS, 1, 2, 2), (1, _CHANNELS, 33, 5)):
         yield Size(whole(*shape, dtype=dtype), (1,))
 
 
 def _interpolation(mode: str) -> Make:
+    """Return a maker of images to resize in this mode, to nearly twice the size."""
+
     def make(dtype: torch.dtype) -> Iterator[Size]:
         for shape in ((1, 3, 33, 65), (_ROWS, 1, 1, 2)):
             size, corners = tuple(2 * side - 1 for side in shape[2:]), None if mode == "nearest" else False
@@ -569,6 +614,8 @@ _SCALED = ((7, 14), (14, 37), (16, 24), (31, 61), (33, 65), (50, 151), (64, 63),
 
 
 def _scaling(mode: str, dims: int) -> Make:
+    """Return a maker of images with one long axis to resize in this mode, from and to lengths in ``_SCALED``."""
+
     def make(dtype: torch.dtype) -> Iterator[Size]:
         for side, becomes in _SCALED if dtype.is_floating_point else ():
             # One axis is long; the others are as short as they can be without being one.
@@ -587,18 +634,21 @@ for _mode, _dims in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear
 
 @sizes_of("cat", "stack", "hstack", "vstack")
 def _cat(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield lists of tensors to join: 257 small ones, and two of many rows."""
     yield Size([whole(3, 2, dtype=dtype) + number % 7 for number in range(257)])
     yield Size([whole(_ROWS, 1, dtype=dtype), positive(_ROWS, 1, dtype=dtype)])
 
 
 @sizes_of("sort", "argsort", "msort")
 def _sort(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield rows to sort without equal elements: many rows, a vocabulary, and a long vector."""
     for shape in ((_ROWS, 3), (2, _WORDS), (_TERMS,)):
         yield Size(_all_unlike(shape, dtype), trained=False)
 
 
 @sizes_of("topk")
 def _topk(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield rows without equal elements, each with a number of largest elements to find."""
     for shape, most in (((_ROWS, 3), 2), ((2, _WORDS), 50), ((_TERMS,), 2049)):
         yield Size(_all_unlike(shape, dtype), (most,), trained=False)
 
@@ -610,11 +660,13 @@ def _all_unlike(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _channels_last(dtype: torch.dtype) -> torch.Tensor:
+    """Return two images of 80 channels in channels_last."""
     return positive(2, _CHANNELS, 37, 5, dtype=dtype).to(memory_format=torch.channels_last)
 
 
 @sizes_of("add", "mul", "sub", "div.no_rounding_mode", "maximum", "eq", "pow")
 def _pairs(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield two operands: images with a number for each channel, a column with a row, and rows in widths of models."""
     yield Size(_channels_last(dtype), (positive(_CHANNELS, 1, 1, dtype=dtype),))
     yield Size(positive(_ROWS, 1, dtype=dtype), (positive(1, 3, dtype=dtype),))
     for width in _WIDTHS:
@@ -623,6 +675,7 @@ def _pairs(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("where")
 def _where(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield images with a condition for each channel and a number to take elsewhere."""
     # The database's function takes the condition second.
     seen = positive(_CHANNELS, 1, 1, dtype=torch.int64) > 1
     yield Size(_channels_last(dtype), (seen, torch.zeros((), dtype=dtype)))

@@ -104,6 +104,7 @@ def _growths(sample: Call) -> Iterator[large.Growth]:
 
 
 def _without_rows(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield the call with tables and indices that have no rows, where the host computes it."""
     for growth in dict.fromkeys(_growths(sample)):
         grows = [tensor for tensor, dim in zip(sample.tensors, growth, strict=True) if dim is not None]
         if growth[0] is not None or not any(tensor.dtype is torch.int64 for tensor in grows):

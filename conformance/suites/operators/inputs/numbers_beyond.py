@@ -39,7 +39,7 @@ _SAMPLES = 2
 
 @source(Mode.INFERENCE, compare, dtypes=tuple(_NUMBERS), fixed=True)
 def numbers_beyond(cell: Cell) -> Iterator[Call]:
-    """Yield samples with such numbers, one after the other in each place, where the result is finite."""
+    """Yield samples in which one number is beyond 16 bits or a fraction, if the host's result is finite."""
     if cell.op_class is OpClass.ITERATIVE:
         return
     number = _NUMBER
@@ -67,7 +67,7 @@ def _numbers(cell: Cell, sample: Call) -> list[tuple[float, float]]:
 
 
 def _scaled(sample: Call, factor: float) -> Call:
-    """Return the sample with all floating-point tensors multiplied."""
+    """Return the sample with all floating-point tensors multiplied by the factor."""
 
     def change(leaf: Any) -> Any:
         is_real = isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.layout is torch.strided

@@ -117,13 +117,14 @@ def draw(cell: Cell, form: Call, seed: int) -> Any:
 
 
 def draw_on_host(info: Any, form: Call, seed: int) -> Any:
-    """Do the same on the host."""
+    """Seed the generators and return what a call draws on the host: its output, if it has one."""
     arguments = form.on(HOST)
     execution.reseed(seed, HOST)
     return perform(call, info, arguments)
 
 
 def _same(left: Any, right: Any) -> bool:
+    """Return whether two results have the same bits."""
     return all(same_bits(plain(a), plain(b)) for a, b in zip(tensors(left), tensors(right), strict=True))
 
 
@@ -147,6 +148,7 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 def _equal_but_for_rounding(left: torch.Tensor, right: torch.Tensor, largest: float) -> bool:
+    """Return whether two tensors differ by roundings at most, relative to their largest element or ``largest``."""
     if same_bits(left, right):
         return True
     if (left.dtype, left.shape) != (right.dtype, right.shape) or not (left.is_floating_point() or left.is_complex()):

@@ -29,6 +29,7 @@ _SAMPLES = 5
 
 
 def _raised(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with one dimension more: a first row, and a second one in reverse order."""
     return torch.stack([tensor, tensor.flip(0)]) if tensor.dim() else torch.stack([tensor, tensor])
 
 
@@ -42,6 +43,7 @@ _CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def _compare(cell: Cell, sample: Call) -> None:
+    """Compare the call, its forms and two arrangements of it."""
     check_with_forms(cell, sample)
     # Where shapes differ, the order of the operands may say in which order the result lies in memory.
     alike = len({tensor.shape for tensor in sample.tensors}) == 1
@@ -50,7 +52,7 @@ def _compare(cell: Cell, sample: Call) -> None:
 
 @source(Mode.INFERENCE, _compare, stage=Stage.FORMS, once=True, fixed=True)
 def ranks(cell: Cell) -> Iterator[Call]:
-    """Yield samples with each number of dimensions, and one with others: of all tensors, and of the first one alone."""
+    """Yield samples with more, fewer and no dimensions, of all tensors and of the first one alone."""
     sample = of_other_sizes(cell)
     if sample is None or not all(tensor.numel() for tensor in sample.tensors):
         return

@@ -53,7 +53,7 @@ def reductions(cell: Cell) -> Iterator[Call]:
 
 
 def _values(dtype: torch.dtype, *, negative: bool) -> torch.Tensor:
-    """Return numbers between 0 and 1 without an order, or below -1; of integers and truth values, small ones."""
+    """Return numbers between 0 and 1 in no order, or if ``negative`` below -1; for other dtypes small integers."""
     count = math.prod(_SHAPE)
     steps = torch.arange(count) * 29 % count
     if dtype is torch.bool:

@@ -87,7 +87,7 @@ def other_numbers(cell: Cell) -> Iterator[Call]:
 
 @source(Mode.INFERENCE, compare, once=True, fixed=True)
 def other_defaults(cell: Cell) -> Iterator[Call]:
-    """Yield samples with other defaults and sizes. One with other kinds of arguments may reach another overload."""
+    """Yield some samples with other values for their defaults, lists and sizes, which may reach other kernels."""
     of_kinds = unlike(cell, cell.samples)
     for sample in {id(sample): sample for sample in (representative(cell.fixed, plain=True), *of_kinds)}.values():
         yield from with_defaults(cell, sample)
@@ -174,6 +174,7 @@ def places_of_numbers(info: Any, sample: Call) -> list[int]:
 
 
 def _named(sample: Call, name: str) -> Call:
+    """Return the call with a number of this family, and the name of its setting."""
     return replace(sample, number=_NUMBER + sample.number, source=name)
 
 
@@ -199,6 +200,7 @@ def with_tuples(cell: Cell, sample: Call) -> Iterator[Call]:
 
 
 def _is_number(leaf: Any) -> bool:
+    """Return whether a value is an int or a float of a size below a million, and not NaN."""
     return type(leaf) in (int, float) and leaf == leaf and abs(leaf) < 1e6
 
 
@@ -316,6 +318,7 @@ def _edges(cell: Cell, sample: Call) -> Iterator[tuple[dict[int, Any], str]]:
 
 
 def _has_codes(info: Any) -> bool:
+    """Return whether an argument of the operator is an integer that stands for a word, such as a reduction."""
     return any(argument_facts(argument.name).coded for schema in _schemas(info) for argument in schema.arguments)
 
 
@@ -399,6 +402,7 @@ def _defaults(info: Any, sample: Call) -> Iterator[tuple[str, Any, str]]:
 
 
 def _of_signature(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
+    """Yield name, default and an empty type of the arguments after the given ones, from the signature in Python."""
     function = info.op
     if "<lambda>" in getattr(function, "__qualname__", ""):
         # The database calls some functions of torch.nn with their arguments in another order; their names stay.
@@ -412,6 +416,7 @@ def _of_signature(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
 
 
 def _of_schemas(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
+    """Yield name, default and type of the arguments after the given ones, from the schemas of the dispatcher."""
     for schema in _schemas(info):
         for place, argument in enumerate(schema.arguments):
             if place >= given and argument.has_default_value():
@@ -419,6 +424,7 @@ def _of_schemas(info: Any, given: int) -> Iterator[tuple[str, Any, str]]:
 
 
 def _schemas(info: Any) -> Any:
+    """Return the schemas of the operator's overloads."""
     name = info.aten_name or info.name
     bare = name.removeprefix("nn.functional.")
     if isinstance(getattr(torch.nn.functional, bare, None), types.BuiltinFunctionType):  # it has no signature

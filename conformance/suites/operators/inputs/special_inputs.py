@@ -109,10 +109,12 @@ def solved(cell: Cell) -> None:
 
 
 def _takes_special_values(cell: Cell) -> bool:
+    """Return whether the operator has a defined result for special values in the dtype of the cell."""
     return not _is_undefined(cell) and (cell.dtype.is_floating_point or cell.dtype in FACTORS)
 
 
 def _is_undefined(cell: Cell) -> bool:
+    """Return whether no document says what the operator returns for NaN and infinities."""
     return cell.dtype.is_floating_point and facts(cell.info.name).open_for_specials
 
 
@@ -178,6 +180,7 @@ def _check_is_seen(cell: Cell, sample: Call, number: int, tensor: torch.Tensor) 
 
 
 def _are_finite(outputs: list[torch.Tensor]) -> bool:
+    """Return whether all outputs have finite numbers only."""
     return all(bool(plain(leaf).isfinite().all()) for leaf in outputs)
 
 
@@ -238,6 +241,7 @@ def _ignored(info: Any, sample: Call) -> Iterator[Change]:
 
 
 def _has_beta(info: Any) -> bool:
+    """Return whether the operator multiplies an input by ``beta`` and adds a product that ``alpha`` multiplies."""
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{info.aten_name or info.name}")
     return any({"alpha", "beta"} <= {argument.name for argument in schema.arguments} for schema in schemas)
 
@@ -261,6 +265,7 @@ def _without_overflow(info: Any, sample: Call, position: int, found: torch.Tenso
 
 
 def _compare_form(cell: Cell, change: Change, form: Call, expected: Any, actual: Any) -> None:
+    """Compare the outputs of one form of a changed call, and the places of elements that it gathers."""
     found, due = leaves(actual), leaves(expected)
     if len(found) != len(due) or not cell.selects(form):
         return  # the plain results show it
@@ -312,6 +317,7 @@ def _compare_output(
 
 
 def _has_nan(tensor: torch.Tensor) -> bool:
+    """Return whether a dense tensor has NaN."""
     return tensor.layout is torch.strided and bool(plain(tensor).isnan().any())
 
 
@@ -385,6 +391,7 @@ def _depend(with_number: Any, shape: torch.Size) -> torch.Tensor:
 
 
 def _forward(info: Any, change: Change, position: int, number: float) -> Any:
+    """Return an output in float64 with a finite number in the place of the special values; None if it is refused."""
     assert change.finite is not None
     try:
         return leaves(call(info.op, change.finite(number)[0].wide()))[position]
@@ -416,6 +423,7 @@ def check_equal_operands(cell: Cell) -> None:
 
 
 def _check_finite(cell: Cell, sample: Call) -> None:
+    """Claim that the device's gradients are finite where the host's are."""
     try:
         due = PLAIN.run(cell.info, call, host_gradients, sample.on(HOST), cell.seed)[1]
     except Exception:  # such values are outside of the operator's domain
@@ -430,6 +438,7 @@ def _check_finite(cell: Cell, sample: Call) -> None:
 
 
 def _with_equal_operands(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield the call with zeros in each input, and with each operand equal to the first one."""
     first = sample.input
     for number, tensor in of_values(cell, sample):
         zeros = torch.zeros_like(tensor, requires_grad=False)
@@ -448,12 +457,13 @@ def _with_equal_operands(cell: Cell, sample: Call) -> Iterator[Call]:
 
 
 def _fits(first: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Return whether the leading dimensions of the first tensor are those of the other one, or 1; none is empty."""
+    """Return whether the leading dimensions of the first tensor expand to those of the other one, and none is empty."""
     pairs = zip(first.shape[:-2], tensor.shape[:-2], strict=True)
     return first.numel() > 0 and all(own in (1, other) for own, other in pairs)
 
 
 def _in_training(cell: Cell, sample: Call) -> Iterator[Change]:
+    """Yield the changes of a call whose gradients are compared: special values in its inputs and in its cotangents."""
     for number, tensor in of_values(cell, sample):
         yield from special_values.not_finite(sample, number, tensor, special_values.kinds_of(cell))
     for name, values in special_values.NOT_FINITE.items():
@@ -468,6 +478,7 @@ def _in_training(cell: Cell, sample: Call) -> Iterator[Change]:
 
 
 def _compare_gradients(cell: Cell, change: Change) -> None:
+    """Compare the gradients of a changed call, but for NaN that the host alone loses."""
     state = torch.Generator().manual_seed(cell.seed).get_state()
     try:
         expected, due = change.kind.run(cell.info, call, host_gradients, change.sample.on(HOST), cell.seed)
@@ -488,6 +499,7 @@ def _compare_gradients(cell: Cell, change: Change) -> None:
 
 
 def _gradient(info: Any, change: Change, position: int, seed: int, number: float) -> Any:
+    """Return a gradient in float64 with a finite number in the place of the special values; None if it is refused."""
     assert change.finite is not None
     sample, kind = change.finite(number)
     try:

@@ -71,7 +71,7 @@ class Change:
 
 
 def _placing(name: str, placed: Callable[[Any], Call], value: Any, **facts: Any) -> Change:
-    """Return the sample with a special value, which ``placed`` puts into its places or replaces by a number."""
+    """Return the change of a sample that ``placed`` makes with ``value``; with a number instead, it is finite."""
     return Change(name, placed(value), lambda number: (placed(number), PLAIN), **facts)
 
 
@@ -120,7 +120,7 @@ def not_finite(sample: Call, number: int, tensor: torch.Tensor, kinds: Collectio
 
 
 def _nothing_else(sample: Call, number: int, tensor: torch.Tensor) -> Change:
-    """Return the sample with NaN alone in one tensor: an operator may read other places than every third."""
+    """Return the sample with NaN in every place of one tensor: an operator may read other places than every third."""
 
     def filled(value: float) -> Call:
         return replaced(sample, tensor, torch.full_like(tensor, value, requires_grad=False))
@@ -255,6 +255,7 @@ def integers(cell: Cell, sample: Call) -> Iterator[Change]:
 
 
 def _gives_integers(info: Any, sample: Call) -> bool:
+    """Return whether all results of a call are integers or truth values."""
     made = _dtypes_of_results(info, sample)
     return None not in made and not any(dtype is not None and dtype.is_floating_point for dtype in made)
 

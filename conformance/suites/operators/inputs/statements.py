@@ -40,6 +40,7 @@ def _compare(cell: Cell, statement: Call) -> None:
 
 
 def _nothing(*_: Any) -> list[Any]:
+    """Return no arguments: the statement needs none beside the tensor."""
     return []
 
 
@@ -57,19 +58,23 @@ def columns_turned(place: Callable[..., Any]) -> Callable[..., torch.Tensor]:
 
 
 def _exchanged(tensor: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Exchange the rows at two lists of indices in one statement, and return the tensor."""
     tensor[first], tensor[second] = tensor[second], tensor[first]
     return tensor
 
 
 def _selected(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Write the selected elements back in reverse order, and return the tensor."""
     return tensor.masked_scatter_(mask, tensor.masked_select(mask).flip(0))
 
 
 def _scattered(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Write the elements at an index back in reverse order, and return the tensor."""
     return tensor.scatter_(0, index, tensor.gather(0, index).flip(-1))
 
 
 def _rolled(tensor: torch.Tensor) -> torch.Tensor:
+    """Move all rows by one in the tensor's own memory, and return it."""
     tensor[1:] = tensor[:-1].clone()
     return tensor
 
@@ -109,6 +114,7 @@ class _Written:
         self._function = function
 
     def __call__(self, base: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Reverse the first view that the function returns, in its memory, and return its base."""
         views = self._function(base, *args, **kwargs)
         view = next(leaf for leaf in leaves(views) if isinstance(leaf, torch.Tensor))
         view.copy_(view.clone().flip(tuple(range(view.dim()))))

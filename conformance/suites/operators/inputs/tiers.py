@@ -65,24 +65,28 @@ def image(info: Any, dtype: torch.dtype, shape: Sequence[int] = _IMAGE) -> Call 
 
 
 def _builder(info: Any) -> Build | None:
+    """Return what makes arguments for functions of one or two tensors; None for other operators."""
     if is_a(info, "UnaryUfuncInfo"):
         return _unary
     return _binary if is_a(info, "BinaryUfuncInfo") else None
 
 
 def _unary(info: Any, dtype: torch.dtype, size: int) -> Arguments:
+    """Return a vector of this size in the domain of the function, and its keywords."""
     low, high = info.domain
     tensor = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", low=low, high=high)
     return tensor, (), _keywords(info, dtype, tensor)
 
 
 def _binary(info: Any, dtype: torch.dtype, size: int) -> Arguments:
+    """Return two vectors of this size in the domains of the function's operands, and its keywords."""
     left = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", **info.lhs_make_tensor_kwargs)
     right = torch.testing.make_tensor((size,), dtype=dtype, device="cpu", **info.rhs_make_tensor_kwargs)
     return left, (right,), _keywords(info, dtype, left)
 
 
 def _keywords(info: Any, dtype: torch.dtype, tensor: torch.Tensor) -> dict[str, Any]:
+    """Return the keywords with which the database calls the function."""
     return dict(info.sample_kwargs("cpu", dtype, tensor)[0])
 
 
@@ -141,6 +145,7 @@ def _judged(info: Any, values: torch.Tensor) -> torch.Tensor:
 
 
 def _specials(dtype: torch.dtype, *, subnormals: bool) -> torch.Tensor:
+    """Return special values and limits of a dtype; without ``subnormals``, the smallest normal in their place."""
     limit = torch.finfo(dtype)
     # Three steps of the smallest subnormal.
     subnormal = limit.smallest_normal * (limit.eps * 3 if subnormals else 1)

@@ -67,6 +67,7 @@ def outputs(info: Any, run: Callable[..., Any], given: Call) -> list[torch.Tenso
 
 
 def _of_values(sample: Call) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the dense floating-point inputs that are on the device, each with its number."""
     for number, tensor in enumerate(sample.tensors[:_TENSORS]):
         if (
             tensor.dtype in _DTYPES
@@ -78,6 +79,7 @@ def _of_values(sample: Call) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def _with(sample: Call, number: int, new: torch.Tensor) -> Call:
+    """Return the call with a new tensor for the input with this number."""
     return sample.with_tensor(sample.tensors[number], new)
 
 
@@ -103,10 +105,12 @@ def _are_among(made: list[torch.Tensor], given: list[torch.Tensor]) -> bool:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous copy of the tensor as a vector."""
     return plain(tensor).clone(memory_format=torch.contiguous_format).reshape(-1)
 
 
 def _with_tiny(sample: Call, *, subnormals: bool) -> Iterator[Call]:
+    """Yield a call for each input, in which tiny numbers and negative zeros replace some of its elements."""
     for number, tensor in _of_values(sample):
         limit = torch.finfo(tensor.dtype)
         tiny = limit.smallest_normal * (limit.eps * 3 if subnormals else 1)
@@ -120,10 +124,12 @@ def _with_tiny(sample: Call, *, subnormals: bool) -> Iterator[Call]:
 
 
 def _has_zero(sample: Call) -> bool:
+    """Return whether an argument is the number 0, as a bound may be."""
     return any(type(leaf) in (int, float) and leaf == 0 for leaf in leaves([sample.args, sample.kwargs]))
 
 
 def _compare_bits(cell: Cell, sample: Call) -> None:
+    """Compare the bits of the device's results, if the operator only selects among elements."""
     due = outputs(cell.info, call, sample.on(HOST))
     # Where the host itself returns other bits, it did more than to select.
     if due is None or not _are_among(due, [tensor for _, tensor in _of_values(sample)]):

@@ -72,17 +72,20 @@ def _leaves(sample: Call, value: Any) -> list[Any]:
 
 
 def _of_ones(leaf: Any) -> Any:
+    """Return truth values whose bytes for true are all 1; another value as it is."""
     if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.dtype is not torch.bool:
         return leaf
     return plain(leaf).view(torch.uint8) != 0
 
 
 def _agree(left: list[Any], right: list[Any]) -> bool:
+    """Return whether two lists of results are the same, to the bit."""
     pairs = list(zip(left, right, strict=True)) if len(left) == len(right) else [(0, 1)]
     return all(_is_same(one, other) for one, other in pairs)
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two results are tensors of the same bits, or equal values of one type."""
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other) and one == other
     return one.layout is torch.strided and same_bits(plain(one), plain(other))
@@ -101,10 +104,12 @@ def truth_bytes(cell: Cell) -> Iterator[Pair]:
 
 
 def _is_truth(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has truth values in dense memory."""
     return tensor.dtype is torch.bool and tensor.layout is torch.strided and tensor.numel() > 0
 
 
 def _with_bytes(leaf: Any) -> Any:
+    """Return truth values whose bytes for true are not 1 alone; another value as it is."""
     if not isinstance(leaf, torch.Tensor) or not _is_truth(leaf):
         return leaf
     turns = torch.arange(leaf.numel()).view(leaf.shape) % len(_BYTES)

@@ -51,7 +51,7 @@ def _has_result_of(cell: Cell, call: Call, other: Call) -> bool:
 
 
 def _of_each_kind(cell: Cell) -> list[Call]:
-    """Return large samples with other keywords each."""
+    """Return large samples, of which no two have the same keywords."""
     found: dict[str, Call] = {}
     for sample in sorted(cell.fixed, key=lambda sample: -sample.elements):
         words = {name: value for name, value in sample.kwargs.items() if not isinstance(value, torch.Tensor)}

@@ -182,14 +182,17 @@ def check_forms(cell: Cell, sample: Call) -> None:
 
 
 def _can_be_out(value: Any) -> bool:
+    """Return whether a result consists of dense tensors, which can be outputs."""
     return all(isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided for leaf in leaves(value))
 
 
 def _alike(leaf: Any) -> torch.Tensor:
+    """Return an output with the shape and dtype of a result, filled with wrong numbers."""
     return poisoned(leaf.shape, leaf.dtype)
 
 
 def _with_gaps(leaf: Any) -> torch.Tensor:
+    """Return an output of which every second element of a larger memory is used."""
     return arrangements.with_gaps(_alike(leaf))
 
 
@@ -199,7 +202,7 @@ def _within(leaf: Any) -> torch.Tensor:
 
 
 def _can_hold(value: Any, build: Build, device: torch.device) -> bool:
-    """Return whether the device can hold such outputs: one without strided memory holds none with gaps."""
+    """Return whether the device can hold the outputs that ``build`` makes: one without strides holds none with gaps."""
     try:
         _outputs(value, build, device)
     except RuntimeError:
@@ -208,10 +211,12 @@ def _can_hold(value: Any, build: Build, device: torch.device) -> bool:
 
 
 def _larger(leaf: Any) -> torch.Tensor:
+    """Return an output with a dimension too many, which has to be resized."""
     return poisoned((*leaf.shape, 3), leaf.dtype)
 
 
 def _integers(leaf: Any) -> torch.Tensor:
+    """Return an output of int64 for a result of floating-point or complex numbers, else one of the result's dtype."""
     dtype = torch.int64 if leaf.dtype.is_floating_point or leaf.dtype.is_complex else leaf.dtype
     return poisoned(leaf.shape, dtype)
 
@@ -226,6 +231,7 @@ def _into(
     may_refuse: bool = False,
     gaps: bool = False,
 ) -> None:
+    """Compare a call into outputs that ``build`` makes of its result; with ``may_refuse``, a refusal is a note."""
     made = sample.into(form, cell.info.op, out=_outputs(value, build, HOST))
     host, device = made.on(HOST), cell.on(made)
     host_out, device_out, before = host.extra["out"], device.extra["out"], made.extra["out"]
@@ -277,6 +283,7 @@ def _judge_both(
 
 
 def _are_same_tensors(left: Any, right: Any) -> bool:
+    """Return whether two results are the same objects, leaf by leaf."""
     pairs = leaves(left), leaves(right)
     return len(pairs[0]) == len(pairs[1]) and all(one is other for one, other in zip(*pairs, strict=True))
 
@@ -355,15 +362,17 @@ def _gaps_of(tensor: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 
 
 def _addresses(out: Any) -> list[int | None]:
-    """Return where outputs are; None for one without elements, which nobody can tell."""
+    """Return the address of each output's memory; None for an output without elements, whose address says nothing."""
     return [layout.storage_address(leaf) if leaf.numel() else None for leaf in leaves(out)]
 
 
 def _strides(out: Any) -> list[tuple[int, ...]]:
+    """Return the strides of each output along dimensions of more than one element."""
     return [layout.significant_strides(leaf) for leaf in leaves(out)]
 
 
 def _shapes(out: Any) -> list[torch.Size]:
+    """Return the shape of each output."""
     return [leaf.shape for leaf in leaves(out)]
 
 
@@ -414,6 +423,7 @@ def in_place_of(cell: Cell, sample: Call, names: Collection[str]) -> None:
 
 
 def _in_place_of_arranged(cell: Cell, arranged: Call) -> None:
+    """Compare the in-place form of a call whose inputs are arranged, where the host computes it."""
     if cell.info.inplace_variant is None or not isinstance(arranged.input, torch.Tensor):
         return
     given = arranged.named(part="inputs").into(forms.IN_PLACE, cell.info.inplace_variant)
@@ -422,6 +432,7 @@ def _in_place_of_arranged(cell: Cell, arranged: Call) -> None:
 
 
 def _in_place(cell: Cell, sample: Call, *, may_refuse: bool = False) -> None:
+    """Compare the in-place form: its values, and that it writes to the input's own memory."""
     form = sample.into(forms.IN_PLACE, cell.info.inplace_variant)
     host, device = form.on(HOST), cell.on(form)
     address = layout.storage_address(device.input)
@@ -481,25 +492,25 @@ def arrangements_of_some(cell: Cell) -> list[Call]:
 
 @source(Mode.INFERENCE, out_variants, stage=Stage.FORMS, fixed=True)
 def given_outputs(cell: Cell) -> list[Call]:
-    """Return the same samples for the form with outputs."""
+    """Return a few samples for the ``out=`` form, if the operator has one."""
     return _chosen(cell) if cell.info.supports_out else []
 
 
 @source(Mode.INFERENCE, in_place, stage=Stage.FORMS, fixed=True)
 def in_place_of_some(cell: Cell) -> Iterator[Call]:
-    """Yield the same samples, and the first one, for the in-place form."""
+    """Yield the first sample and a few others for the in-place form."""
     chosen = (cell.fixed[0], *_chosen(cell))
     yield from {id(candidate): candidate for candidate in chosen}.values()
 
 
 @source(Mode.INFERENCE, in_place_rearranged, stage=Stage.FORMS, fixed=True, once=True)
 def in_place_rearranged_of_some(cell: Cell) -> list[Call]:
-    """Return the same samples for the in-place form of other arrangements."""
+    """Return a few samples whose in-place form is compared in other arrangements of memory."""
     return _chosen(cell)
 
 
 def _chosen(cell: Cell) -> list[Call]:
-    """Return the samples of these families, chosen once in a cell: each keeps what the host has computed for it."""
+    """Return the few samples for other forms and arrangements, chosen once in a cell: each keeps the host's results."""
     return cell.kept("variants", lambda: list(_choose(cell)))
 
 

@@ -106,6 +106,7 @@ def _moves(cell: Cell, sample: Call) -> Iterator[_Move]:
 
 
 def _whole(number: float) -> int:
+    """Return the number as an integer, at most ``_MOST`` in size."""
     return max(-_MOST, min(_MOST, round(number)))
 
 
@@ -122,6 +123,7 @@ def _follows(info: Any, move: _Move, base: int) -> bool:
 
 
 def _is_moved(before: Any, after: Any, still: Call, base: int) -> bool:
+    """Return whether a result stays as it was or moves by ``base`` when the inputs move by it."""
     if type(before) is bool:
         return type(after) is bool and before is after
     if not isinstance(before, torch.Tensor) or before.layout is not torch.strided or before.is_complex():

@@ -30,6 +30,7 @@ _MATRIX = 2
 
 
 def _compare(cell: Cell, sample: Call) -> None:
+    """Compare a call, its in-place form and its outputs for dimensions of size 1 that are one row of two."""
     variants.rearranged(cell, sample, (ONE_OF_TWO,))
     variants.in_place_of(cell, sample, (ONE_OF_TWO,))
     if cell.info.supports_out:
@@ -64,7 +65,7 @@ def _shrunk(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with one row along each dimension alone, and along all but the first and all but the last."""
     dims = sample.input.dim()
     for dim in range(dims):
-        if (found := _with_one_row(cell, sample, dim)) is not None:
+        if (found := with_one_row(cell, sample, dim)) is not None:
             yield replace(found, source=str(dim))
     # Of a matrix, all dimensions but one are the other one.
     for kept in {0, dims - 1} if dims > _MATRIX else ():
@@ -87,11 +88,11 @@ def with_all_but_one(cell: Cell, sample: Call, kept: int) -> Call | None:
     found: Call | None = sample
     for dim in range(sample.input.dim()):
         if dim != kept and found is not None:
-            found = _with_one_row(cell, found, dim)
+            found = with_one_row(cell, found, dim)
     return found
 
 
-def _with_one_row(cell: Cell, sample: Call, dim: int) -> Call | None:
+def with_one_row(cell: Cell, sample: Call, dim: int) -> Call | None:
     """Return the sample with one row along a dimension of its first tensor, and of others that the host needs so."""
     if not sample.input.numel():
         return None

@@ -108,17 +108,20 @@ def _pairs(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _alike(actual: Leaves, expected: Leaves) -> bool:
+    """Return whether two lists of results are tensors of the same dtypes."""
     pairs = zip(actual, expected, strict=True)
     return all(isinstance(a, torch.Tensor) and isinstance(e, torch.Tensor) and a.dtype == e.dtype for a, e in pairs)
 
 
 def _argument(sample: Call, name: str, position: int, default: Any) -> Any:
+    """Return an argument that is given by name or at a position, or its default."""
     if name in sample.kwargs:
         return sample.kwargs[name]
     return sample.args[position] if position < len(sample.args) else default
 
 
 def _dim(name: str, sample: Call) -> int:
+    """Return the dimension along which a call chooses."""
     position = facts(name).choice_dim
     assert position is not None, name
     return int(_argument(sample, "dim", position, -1))
@@ -271,6 +274,7 @@ def in_order_of(info: Any, actual: Leaves, expected: Leaves) -> tuple[Leaves, bo
 
 
 def _nearest(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return for each wanted number the position of the nearest found one; each is taken once."""
     distance = (found.unsqueeze(0) - wanted.unsqueeze(1)).abs()
     order = []
     for row in distance:

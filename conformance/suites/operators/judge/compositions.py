@@ -65,6 +65,7 @@ def _steps_to_result(info: Any, sample: Call) -> float:
 
 
 def _named(info: Any, sample: Call) -> Given:
+    """Return the arguments of a call by their names."""
     names = _NAMES.get(info.name) or tuple(inspect.signature(info.op).parameters)
     return {**dict(zip(names, (sample.input, *sample.args), strict=False)), **sample.kwargs}
 
@@ -107,11 +108,13 @@ _IMAGES = ("input", "weight", "bias", "stride", "padding")
 )
 @_sizes_of("nn.functional.linear", names=("input", "weight", "bias"), whole_gradients=True)
 def _of_product(info: Any, given: Given) -> torch.Tensor:
+    """Return the size of the product before the bias is added."""
     return _without(info, given, "bias").abs()
 
 
 @_sizes_of("nn.functional.bilinear", names=("input1", "input2", "weight", "bias"))
 def _of_bilinear(info: Any, given: Given) -> torch.Tensor:
+    """Return the sum of the sizes of the terms that are added along the second input."""
     turned = torch.einsum("...i,oij->...oj", given["input1"], given["weight"])
     sizes: torch.Tensor = (turned * given["input2"].unsqueeze(-2)).abs().sum(-1)
     return sizes
@@ -122,6 +125,7 @@ _MATRICES = ("input", "left", "right")
 
 @_sizes_of("addmm", "addmm.decomposed", "baddbmm", "addmv", "addr", "addbmm", names=_MATRICES)
 def _of_added(info: Any, given: Given) -> torch.Tensor:
+    """Return the sum of the sizes of a product and of what is added to it."""
     left, right = given["left"], given["right"]
     product = torch.outer(left, right) if info.name == "addr" else torch.matmul(left, right)
     sizes = product.abs().sum(0) if info.name == "addbmm" else product.abs()
@@ -132,6 +136,7 @@ def _of_added(info: Any, given: Given) -> torch.Tensor:
 
 @_sizes_of("addcmul", "addcdiv", names=("input", "left", "right"))
 def _of_weighted(info: Any, given: Given) -> torch.Tensor:
+    """Return the sum of the sizes of a product or quotient and of what it is added to."""
     left, right = given["left"], given["right"]
     product = left * right if info.name == "addcmul" else left / right
     found: torch.Tensor = abs(given.get("value", 1)) * product.abs() + given["input"].abs()
@@ -143,12 +148,14 @@ def _of_weighted(info: Any, given: Given) -> torch.Tensor:
 
 @_sizes_of("nn.functional.layer_norm", "nn.functional.rms_norm")
 def _of_rows(info: Any, given: Given) -> torch.Tensor:
+    """Return the size of the normalised rows after they are multiplied by the weight."""
     normal, weight = _without(info, given, "weight", "bias").abs(), given.get("weight")
     return normal if weight is None else normal * weight.abs()
 
 
 @_sizes_of("nn.functional.group_norm", "nn.functional.batch_norm", "nn.functional.instance_norm")
 def _of_channels(info: Any, given: Given) -> torch.Tensor:
+    """Return the size of the normalised channels after they are multiplied by the weight."""
     copies = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
     normal, weight = _without(info, copies, "weight", "bias").abs(), given.get("weight")
     return normal if weight is None else normal * weight.abs().reshape(-1, *(1,) * (normal.dim() - 2))
@@ -156,7 +163,7 @@ def _of_channels(info: Any, given: Given) -> torch.Tensor:
 
 @_sizes_of("log_softmax", names=("input", "dim", "dtype"))
 def _of_log_softmax(info: Any, given: Given) -> torch.Tensor:
-    """Add up the differences from the maximum, those that a sum of exponentials holds, and the logarithm."""
+    """Return the sum of the sizes of the differences from the maximum, their weighted mean, and the logarithm."""
     dim, x = given["dim"], given["input"]
     moved = x - x.amax(dim, keepdim=True)
     held = (moved.softmax(dim) * moved.abs()).sum(dim, keepdim=True)

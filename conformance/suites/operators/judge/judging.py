@@ -75,9 +75,10 @@ class Judge:
         part: str = "",
         strides_of: Call | None = None,
     ) -> bool:
-        """Compare a result: the metadata of its raw leaves, and the values of its processed leaves.
+        """Compare a device's result with the host's: the metadata of its leaves, and their values after processing.
 
-        Return whether its elements have the host's order, so that gradients can be compared too.
+        Return whether its elements have the host's order, so that gradients can be compared too. Raises AssertionError
+        for a difference beyond the budget.
 
         ``n`` is the reduction length that scales the error budget. Strides are compared if the call's host arguments
         are given as ``strides_of``.
@@ -182,6 +183,7 @@ class Judge:
         return promises.describes(self._cell.info, call, position, actual, expected)
 
     def _same_number(self, call: Call, device_leaves: list[Any], host_leaves: list[Any], part: str) -> None:
+        """Claim that the device returns as many results as the host."""
         found, due = len(device_leaves), len(host_leaves)
         self.claim(call, found == due, f"{found} results, expected {due}", part)
 
@@ -201,7 +203,10 @@ class Judge:
         self.tensor(call, value, plain(expected), lambda: oracle.leaf(position), n, part=part)
 
     def scalar(self, call: Call, actual: Any, expected: Any, part: str = "") -> None:
-        """Compare an output that is not a tensor: floats relatively (1e-6), anything else by type and equality."""
+        """Compare an output that is not a tensor: floats relatively (1e-6), anything else by type and equality.
+
+        Devices and generators are not compared. Raises AssertionError for a difference.
+        """
         if isinstance(expected, (float, complex)) and isinstance(actual, (float, complex)):
             both_nan = actual != actual and expected != expected
             close = both_nan or actual == expected or abs(actual - expected) <= 1e-6 * abs(expected)
@@ -323,6 +328,7 @@ def _about(call: Call, part: str) -> str:
 
 
 def _joined(*parts: str) -> str:
+    """Return the parts of a description that are not empty, with commas."""
     return ", ".join(filter(None, parts))
 
 
@@ -341,10 +347,12 @@ _ENOUGH_DRAWN = 24
 
 
 def _not_zero(result: Any) -> int:
+    """Return how many elements of a result are not 0."""
     return sum(int((plain(leaf) != 0).sum()) for leaf in leaves(result) if isinstance(leaf, torch.Tensor))
 
 
 def _untouched(before: Any, after: Any) -> bool:
+    """Return whether all leaves have the bits that they had before."""
     return all(same_bits(plain(old), plain(new)) for old, new in zip(leaves(before), leaves(after), strict=True))
 
 

@@ -104,6 +104,7 @@ class Oracle:
 
     @functools.cached_property
     def _by_output(self) -> Functions:
+        """Return the exact functions and the scales of the outputs, by position; they are made once."""
         return self._functions()
 
     @property
@@ -172,6 +173,7 @@ class Oracle:
 
     @functools.cached_property
     def _has_integers_only(self) -> bool:
+        """Return whether no tensor of the call is floating-point or complex."""
         return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in self._sample.tensors)
 
 
@@ -201,6 +203,7 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return mapped(result, self._changed)
 
     def _changed(self, leaf: Any) -> Any:
+        """Return a tensor of numbers with each element changed by a relative step; another value as it is."""
         if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             return leaf
         # Autograd's zeros have no memory: a kernel that reads them ends the process.
@@ -231,10 +234,12 @@ def _has_few(tensor: torch.Tensor) -> bool:
 
 
 def _is_narrow(leaf: Any) -> bool:
+    """Return whether a value is a floating-point tensor of less than 64 bits."""
     return isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.dtype is not torch.float64
 
 
 def _as_float(leaf: Any) -> Any:
+    """Return a dense tensor in float64; another value as it is."""
     return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided else leaf
 
 
@@ -287,6 +292,7 @@ def of_forward(info: Any, sample: Call) -> Oracle:
 
 
 def _functions_of(info: Any, sample: Call) -> Functions:
+    """Return the exact function of the first output and the size of its terms, where they are known."""
     function = FunctionElements.of(info, sample) if sample.process is None else None
     term, between = term_of_generator(info.name), compositions.sizes_between(info, sample)
     scale = between if between is not None else torch.tensor(term, dtype=torch.float64) if term else None
@@ -307,6 +313,7 @@ def of_gradients(info: Any, sample: Call, compute: Any, cotangents: list[torch.T
 
 
 def _functions_of_gradients(info: Any, sample: Call, cotangents: list[torch.Tensor]) -> Functions:
+    """Return the exact derivatives of a function and the sizes of their terms, where they are known."""
     function = FunctionElements.of(info, sample) if sample.process is None else None
     if function is None or len(cotangents) != 1:
         return {}, {}
@@ -389,6 +396,7 @@ class FunctionElements:
         return [math.nan if self.by is not None else self._response(position) for position in positions]
 
     def _value(self, position: int) -> float:
+        """Return the exact value at a position of the flat result; NaN where it is not known."""
         at = self._at(position)
         if not all(map(math.isfinite, at)):
             return math.nan  # IEEE 754 or a convention decides
@@ -401,6 +409,7 @@ class FunctionElements:
         return math.nan if value is None else rounded(value)
 
     def _response(self, position: int) -> float:
+        """Return how much relative steps of the arguments change the value at a position; NaN where it is not known."""
         at = self._at(position)
         slopes = [exact_derivative(self.name, at, self.keywords, i) for i in range(len(at))]
         known = [slope for slope in slopes if slope is not None]
@@ -416,10 +425,12 @@ class FunctionElements:
         return torch.nan_to_num(torch.tensor(sizes, dtype=torch.float64).reshape(shape), posinf=0.0)
 
     def _at(self, position: int) -> tuple[float, ...]:
+        """Return the arguments at a position of the flat result."""
         return tuple(float(argument.reshape(-1)[position]) for argument in self.arguments)
 
 
 def _is_real(argument: Any) -> bool:
+    """Return whether an argument is a number, or a dense tensor of real numbers."""
     if isinstance(argument, torch.Tensor):
         return argument.layout is torch.strided and not argument.is_complex() and not argument.is_quantized
     return isinstance(argument, (int, float))
@@ -434,6 +445,7 @@ class _Nudge:
     seen: int = 0
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor, changed if it is the one with this number."""
         self.seen += 1
         mine = self.seen - 1 == self.number and tensor.layout is torch.strided
         return tensor * (1 + self.sign * STEP) if mine else tensor
@@ -453,6 +465,7 @@ def wide_defaults() -> Iterator[None]:
 
 
 def _wide_leaf(leaf: Any) -> Any:
+    """Return a tensor as a dense one in float64 or complex128 without a graph; another value as it is."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     leaf = leaf.detach()
@@ -462,6 +475,7 @@ def _wide_leaf(leaf: Any) -> Any:
 
 
 def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the tensor with a relative step of random sign for each element; labels stay."""
     if tensor.layout is not torch.strided or _is_label(tensor):
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
@@ -474,6 +488,7 @@ def _is_label(tensor: torch.Tensor) -> bool:
 
 
 def _comparable(changed: Any, exact: Any) -> bool:
+    """Return whether a changed result is a tensor of numbers in the shape and dtype of the exact one."""
     if not isinstance(changed, torch.Tensor) or (changed.shape, changed.dtype) != (exact.shape, exact.dtype):
         return False
     return changed.is_floating_point() or changed.is_complex()

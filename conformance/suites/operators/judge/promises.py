@@ -117,6 +117,7 @@ def _meta_outcome(function: Any, given: Call) -> tuple[list[Any] | None, type[Ex
 
 
 def _ask_meta(function: Any, given: Call) -> tuple[list[Any] | None, type[Exception] | None]:
+    """Return the results of a call on the meta device, or the type of its refusal."""
     on_meta = given.on(META)
     try:
         return leaves(call(function, on_meta, **on_meta.extra)), None
@@ -135,6 +136,7 @@ def reference_refuses(info: Any, sample: Call) -> bool:
 
 
 def _refuses(reference: Any, sample: Call) -> bool:
+    """Return whether the host refuses the call of the reference."""
     try:
         call(reference.op, sample.on(HOST))
     except Exception:  # each operator refuses in its own way

@@ -55,7 +55,7 @@ def script(failure: Failure, about: str, *, device: str, package: str = "", prof
     """Return a script that repeats a call on the CPU and on a device, and prints what differs.
 
     ``about`` is the sentence of the first comment, and ``package`` what has to be imported for the device. With
-    ``profiled``, the profile of the device's call is printed. Raises Unwritable.
+    ``profiled``, the profile of the device's call is printed. Raises Unwritable if the call has no short text.
     """
     text = _surrounded(failure.call, failure.info, _Text(failure.call, failure.info).text())
     head = textwrap.fill(" ".join(about.split())[:600], _WIDTH, initial_indent="# ", subsequent_indent="# ")
@@ -114,7 +114,7 @@ class _Text:
         self._stay = {id(call.tensors[position]) for position in call.on_host}
 
     def text(self) -> str:
-        """Return the function, and the one that it calls for cotangents."""
+        """Return the text of the function that makes the call, and of the one that makes its cotangents."""
         call = self._call
         arguments = [self._expression(value) for value in (call.input, *call.args)]
         named = {**call.kwargs, **call.extra}
@@ -148,6 +148,7 @@ class _Text:
         return "def draw(device):\n" + textwrap.indent("\n".join(body), "    ") + "\n\n" + _DRAWN
 
     def _called(self, arguments: list[str]) -> str:
+        """Return the text of the call with the texts of its arguments."""
         function = self._call.function or self._info.op
         if isinstance(function, OnCopy):
             first, *others = arguments
@@ -180,6 +181,7 @@ class _Text:
     # --- derivatives --------------------------------------------------------------------------------------------------
 
     def _derivative(self, kind: Pass, called: str) -> Iterator[str]:
+        """Yield the lines that compute a backward pass or a further derivative of a call, and return their results."""
         trained = [t for t in {id(t): t for t in self._call.tensors}.values() if t.requires_grad]
         inputs = ", ".join(self._expression(tensor) for tensor in trained)
         if kind.of == "forward_mode":
@@ -229,6 +231,7 @@ class _Text:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def _expression(self, value: Any) -> str:
+        """Return the text of an argument. Raises Unwritable if it has none."""
         if isinstance(value, torch.Tensor):
             return self._variable(value)
         if isinstance(value, torch.Size):
@@ -246,6 +249,7 @@ class _Text:
         raise Unwritable(f"an argument is a {type(value).__name__}")
 
     def _collection(self, value: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> str:
+        """Return the text of a list, tuple or dictionary."""
         if isinstance(value, dict):
             return "{" + ", ".join(f"{key!r}: {self._expression(item)}" for key, item in value.items()) + "}"
         items = ", ".join(map(self._expression, value))
@@ -254,7 +258,7 @@ class _Text:
         return f"({items}{',' if len(value) == 1 else ''})"
 
     def _variable(self, tensor: torch.Tensor) -> str:
-        """Return the name of the variable for a tensor; its definition is added to the lines."""
+        """Return the name of the variable for a tensor; the first time, its definition is added to the lines."""
         known = self._names.get(id(tensor))
         if known is None:
             known = self._names[id(tensor)] = f"t{len(self._names)}"
@@ -262,6 +266,10 @@ class _Text:
         return known
 
     def _made(self, tensor: torch.Tensor) -> str:
+        """Return the expression that makes a tensor on the device; memory that it shares gets a line of its own first.
+
+        Raises Unwritable for a layout that has no such expression.
+        """
         move = "" if id(tensor) in self._stay else ".to(device)"
         source = tensor.detach()
         if source.layout is torch.sparse_coo:
@@ -286,17 +294,20 @@ class _Text:
         return f"{_numbers(source)}{move}"
 
     def _made_lazy(self, source: torch.Tensor, tensor: torch.Tensor) -> str:
+        """Return the text of the tensor behind a lazy bit; it stays on the host if the tensor with the bit does."""
         if id(tensor) in self._stay:
             self._stay.add(id(source))
         return self._made(source)
 
     def _line(self, text: str) -> None:
+        """Add a line to the text, broken at the width of a page."""
         if "b85decode" not in text:  # a compressed text has no place to break
             text = textwrap.fill(text, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         self._lines.append(text)
 
 
 def _forward_mode(called: str, inputs: str, seed: int) -> Iterator[str]:
+    """Yield the lines that compute the tangents of a call in forward mode."""
     yield "from torch.autograd import forward_ad"
     yield f"inputs = [{inputs}]"
     yield "with forward_ad.dual_level():"
@@ -307,10 +318,12 @@ def _forward_mode(called: str, inputs: str, seed: int) -> Iterator[str]:
 
 
 def _is_plain(source: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous, and its memory has no other element."""
     return source.is_contiguous() and source.storage_offset() == 0 and whole.numel() == source.numel()
 
 
 def _draws(call: Call, info: Any) -> bool:
+    """Return whether the call draws random numbers on the host."""
     made = host_call(info.op, call.into("", None))
     return made.error is None and made.draws
 
@@ -337,6 +350,7 @@ def _numbers(tensor: torch.Tensor) -> str:
 
 
 def _texts(vector: torch.Tensor) -> str:
+    """Return the numbers of a vector as text, separated by commas; each reads back as the same number of its dtype."""
     if vector.is_floating_point():
         # The shortest text that gives the same number again in this dtype.
         exact = vector.float() if vector.dtype is not torch.float64 else vector

@@ -124,6 +124,7 @@ class Watches:
         return self._run(self.backward, given, lambda: execution.gradients(outputs, inputs, cotangents))
 
     def _run(self, watch: Watch, given: Sequence[torch.Tensor], compute: Callable[[], Any]) -> Any:
+        """Compute under a watch, in the session that runs or in one of its own; an idle watch records nothing."""
         if watch.is_idle(given):
             return compute()
         if self.session is not None:

@@ -70,6 +70,7 @@ def cases_of(operator: Operator) -> list[Case]:
 
 
 def _cell_case(operator: Operator, dtype: str, mode: Mode, in_reference: bool) -> Case:
+    """Return the case of an operator in a dtype and mode."""
     subject = f"{AREA}.{operator.name}"
     return Case(
         id=f"{subject}[{dtype}-{mode.value}]",
@@ -141,6 +142,7 @@ def fill_cache() -> None:
 
 
 def _from_database() -> tuple[Operator, ...]:
+    """Return all operators of PyTorch's database; this imports torch's testing modules, which takes seconds."""
     from conformance.suites.operators.calls.database import database, runs_on_cuda_only
 
     taken: set[str] = set()
@@ -148,6 +150,7 @@ def _from_database() -> tuple[Operator, ...]:
 
 
 def _operator(info: Any, taken: set[str], *, in_reference: bool) -> Operator:
+    """Return what the plan needs of an entry. Adds its name to ``taken``."""
     forward = {str(dtype).removeprefix("torch.") for dtype in info.dtypes if in_reference}
     backward = {str(dtype).removeprefix("torch.") for dtype in info.supported_backward_dtypes("cpu")}
     return Operator(
@@ -163,6 +166,7 @@ def _operator(info: Any, taken: set[str], *, in_reference: bool) -> Operator:
 
 
 def _unique(name: str, taken: set[str]) -> str:
+    """Return the name, with a number behind it if it is taken, and add it to ``taken``."""
     candidate, number = name, 2
     while candidate in taken:
         candidate, number = f"{name}.{number}", number + 1
@@ -179,6 +183,7 @@ def cache_path() -> Path:
 
 
 def _key() -> str:
+    """Return a hash of all that the list of operators depends on."""
     facts = [platform.python_version(), *(_version(name) for name in ("torch", "numpy")), _database_stamp()]
     # A change of these files changes the list for the same torch.
     calls = Path(__file__).parents[1] / "calls"
@@ -188,6 +193,7 @@ def _key() -> str:
 
 
 def _version(distribution: str) -> str:
+    """Return the version of an installed distribution, or 'absent'."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -224,6 +230,7 @@ def load_operators(text: str) -> tuple[Operator, ...]:
 
 
 def _read(path: Path) -> tuple[Operator, ...] | None:
+    """Return the operators in a file, or None if it cannot be read or has none."""
     try:
         known = load_operators(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, KeyError):

@@ -29,6 +29,7 @@ def cases_of(operator: Operator) -> list[Case]:
 
 
 def _case(operator: Operator, dtype: str, mode: Mode) -> Case:
+    """Return the case of the deep tier for an operator in a dtype and mode."""
     subject = f"{AREA}.{operator.name}"
     return Case(
         id=f"{subject}[{dtype}-{mode.value}-deep]",

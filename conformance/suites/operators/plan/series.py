@@ -35,4 +35,5 @@ def write_list(series: str) -> None:
 
 
 def _path(series: str) -> Path:
+    """Return the file with the operators of a series of torch, such as '2.13'."""
     return FOLDER / f"torch{series}.json.gz"

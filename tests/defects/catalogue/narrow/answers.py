@@ -11,8 +11,8 @@ import torch
 
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.claims import Capabilities, lacks
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.kernels import builders
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, constant, on_device, replaced, spoiled
 

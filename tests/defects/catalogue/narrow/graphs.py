@@ -11,7 +11,7 @@ import torch
 
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.claims import Capabilities, lacks
-from conformance.accelerators.simulated.faults import Around, Fault, Where
+from tests.defects.faults import Around, Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, constant, on_device, spoiled
 

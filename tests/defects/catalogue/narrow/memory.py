@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from conformance.accelerators.simulated.faults import Fault, Where
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import Call, accelerator, on_device, result_of, spoiled, together
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Around, Call, Fault, Where
+from tests.defects.faults import Around, Call, Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, constant, on_device, replaced, result_of, spoiled, together
 

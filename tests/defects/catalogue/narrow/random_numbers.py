@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Around, Fault, Where, with_argument
 from conformance.accelerators.simulated.simulator import started
 from tests.defects.catalogue.random_numbers import CHECKPOINTING, RNG
+from tests.defects.faults import Around, Fault, Where, with_argument
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, on_device, replaced, spoiled
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.suites.accelerator import processes
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 
 LADDER = "DeepSpeed chooses by a ladder of imports in an order; a package that answers for CUDA wins or loses by it"

@@ -12,7 +12,7 @@ import torch
 
 from conformance.accelerators import capabilities as can
 from conformance.accelerators.claims import Capabilities, Element, lacks
-from conformance.accelerators.simulated.faults import Fault, Where
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, on_device, replaced, spoiled
 

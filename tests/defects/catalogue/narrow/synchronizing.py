@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Fault, Where
 from conformance.accelerators.simulated.simulator import started
+from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
 from tests.defects.spoiling import accelerator, on_device, replaced, spoiled
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Where
 from tests.defects.counting_device import MIB, SEGMENT, CountingDevice
+from tests.defects.faults import Where
 from tests.defects.mutant import Mutant
 from tests.defects.stand_ins import COUNTING, on
 

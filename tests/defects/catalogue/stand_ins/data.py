@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.accelerators.simulated.faults import Where
 from conformance.reports.verdict import Reason
+from tests.defects.faults import Where
 from tests.defects.mutant import Mutant, StandIn
 from tests.defects.stand_ins import cpu, on
 

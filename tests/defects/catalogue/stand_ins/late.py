@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
-from conformance.accelerators.simulated.faults import Where
+from tests.defects.faults import Where
 from tests.defects.late_device import LateDevice, Stream
 from tests.defects.mutant import Mutant
 from tests.defects.stand_ins import LATE, constant, on

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Where
 from conformance.reports.verdict import Reason
+from tests.defects.faults import Where
 from tests.defects.mutant import Mutant
 from tests.defects.stand_ins import HOST, Altered, constant, lose_index, on
 

@@ -13,11 +13,11 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.accelerators.simulated.faults import Where
 from conformance.reports.verdict import Reason
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call, host_gradients
+from tests.defects.faults import Where
 from tests.defects.mutant import Mutant, StandIn
 from tests.defects.stand_ins import cpu, on
 

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from conformance.accelerators.capabilities import DETERMINISTIC, RNG_STATE
 from conformance.accelerators.declaration import Declaration, supported
-from conformance.accelerators.simulated.faults import Where
 from conformance.reports.verdict import Reason
 from conformance.suites.workloads import generation, test_vit
 from conformance.suites.workloads.loop import RunDevice, Trainer
 from conformance.suites.workloads.models.gpt import GPT
+from tests.defects.faults import Where
 from tests.defects.mutant import Mutant, StandIn
 from tests.defects.stand_ins import cpu, on
 

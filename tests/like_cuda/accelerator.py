@@ -1,6 +1,6 @@
 """The simulated accelerator with CUDA's habits: right, and unlike PyTorch's CPU wherever CUDA legitimately is.
 
-pytest --accelerator=conformance.accelerators.simulated.like_cuda:LIKE_CUDA
+python -m pytest --accelerator=tests.like_cuda.accelerator:LIKE_CUDA
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIKE_CUDA = replace(
     name="like-cuda",
     module="torch.sim",
     device_type="sim",
-    package="conformance.accelerators.simulated.torch_like_cuda",
+    package="tests.like_cuda.torch_like_cuda",
     builds="conformance.accelerators.simulated.build:build",
     capabilities=SIM.capabilities | _LACKS,
 )

@@ -1,7 +1,7 @@
 """Habits of CUDA that differ from PyTorch's CPU and are right, for the simulated accelerator.
 
-Each habit is a function around an operator's host kernel, as a fault is (faults.py). habits.md lists the habits with
-their sources. A suite that fails because of one of them accuses a correct device.
+Each habit is a function around an operator's host kernel, as a fault is (tests/defects/faults.py). habits.md lists the
+habits with their sources. A suite that fails because of one of them accuses a correct device.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from conformance.accelerators.simulated.faults import Around, Call
 from conformance.accelerators.simulated.simulator import started
+from tests.defects.faults import Around, Call
 
 _INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8})
 _HALVES = frozenset({torch.float16, torch.bfloat16})

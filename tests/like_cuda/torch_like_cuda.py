@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from conformance.accelerators.simulated.device_profile import DeviceProfile
-from conformance.accelerators.simulated.habits import HABITS
 from conformance.accelerators.simulated.simulator import start
+from tests.like_cuda.habits import HABITS
 
 _simulator = start(DeviceProfile().from_environment())
 for _operator, _habit in HABITS.items():

@@ -1,0 +1,1 @@
+"""A device that is right, and has CUDA's habits."""
