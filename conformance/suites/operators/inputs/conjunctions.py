@@ -33,8 +33,8 @@ from .kinds import unlike
 NUMBER, SOURCE = 9950, "unusual in several ways"
 #: Calls of a cell: in the dtype of further calls, in those of models, and in the others.
 _CALLS, _SOME, _FEW = 6, 3, 2
-#: Elements of the largest tensor, and axes that get other lengths at once.
-_MOST, _AXES = 1 << 16, 2
+#: Elements of the largest tensor, without gradients and with them, and axes that get other lengths at once.
+_MOST, _MOST_TRAINED, _AXES = 1 << 16, 1 << 13, 2
 #: The longest axis with which a result grows faster than the inputs, or in number.
 _MOST_OF_SQUARES = 257
 #: Exponents of the powers of two at which kernels split an axis, the longest of short axes, and the longest axis.
@@ -109,14 +109,15 @@ def _resized(cell: Cell, sample: Call, chance: random.Random) -> Call:
     if cell.op_class is OpClass.ITERATIVE or stays or not large.fits(sample):
         return sample
     for _ in range(chance.randint(1, _AXES)):
-        growths = list(large.growths(sample))
+        growths = list(large.growths(sample, channels=True))
         if not growths:
             return sample
         growth, length = chance.choice(growths), _length(chance)
         if large.plan_of(cell.info, sample, growth) is None:
             length = min(length, _MOST_OF_SQUARES)
         found = large.extended(cell.info, sample, growth, length)
-        too_large = max(tensor.numel() for tensor in found.tensors) > _MOST
+        most = _MOST_TRAINED if any(tensor.requires_grad for tensor in found.tensors) else _MOST
+        too_large = max(tensor.numel() for tensor in found.tensors) > most
         if not too_large and not repeated_writes.are_in(cell.info, found) and host_call(cell.info.op, found).comparable:
             sample = found
     return sample

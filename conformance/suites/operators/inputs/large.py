@@ -259,10 +259,11 @@ def _size(sample: Call) -> int:
     return max((tensor.numel() for tensor in sample.tensors), default=0)
 
 
-def growths(sample: Call) -> Iterator[Growth]:
+def growths(sample: Call, *, channels: bool = False) -> Iterator[Growth]:
     """Yield sets of dimensions that may grow together: those of equal size and place, and each one alone.
 
-    Only the first tensor and indices lead, as the sizes of other arguments follow from the first one's.
+    Only the first tensor and indices lead, as the sizes of other arguments follow from the first one's. With
+    ``channels``, a dimension grows with the vectors of its size too, such as a weight, a bias or a mean.
     """
     tried: set[Growth] = set()
     leading = [t for number, t in enumerate(sample.tensors) if number == 0 or t.dtype is torch.int64]
@@ -274,12 +275,11 @@ def growths(sample: Call) -> Iterator[Growth]:
                 t.dim() + from_end if t.dim() >= -from_end and t.shape[from_end] == size else None
                 for t in sample.tensors
             )
-            # A weight, a bias or a mean has one element for each channel.
             with_vectors = tuple(
                 dim if t is given else (0 if t.dim() == 1 and t.numel() == size else None) for t in sample.tensors
             )
             alone = tuple(dim if t is given else None for t in sample.tensors)
-            for growth in (alike, from_right, with_vectors, alone):
+            for growth in (alike, from_right, *([with_vectors] if channels else ()), alone):
                 if growth not in tried:
                     tried.add(growth)
                     yield growth
@@ -330,7 +330,8 @@ def _as_the_shape(value: Any, sample: Call, first: Any) -> Any:
 
     A weight of this shape tells that it was meant so.
     """
-    if type(value) not in (tuple, list, torch.Size) or not value or not isinstance(first, torch.Tensor):
+    is_list = type(value) in (tuple, list, torch.Size) and value and all(type(item) is int for item in value)
+    if not is_list or not isinstance(first, torch.Tensor):
         return value
     old, new = tuple(sample.input.shape[-len(value) :]), tuple(first.shape[-len(value) :])
     is_shape = tuple(value) == old != new and any(tuple(tensor.shape) == old for tensor in sample.tensors[1:])

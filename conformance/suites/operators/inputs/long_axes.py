@@ -122,7 +122,7 @@ def _points_nowhere(cell: Cell, sample: Call) -> bool:
 
 def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
     """Return the call with one long axis; None if the host does not compute it, or it has too many elements."""
-    for growth in large.growths(short):
+    for growth in large.growths(short, channels=True):
         if growth[0] != dim:
             continue
         tried = large.extended(cell.info, short, growth, _TRIED)

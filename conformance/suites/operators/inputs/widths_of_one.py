@@ -96,7 +96,7 @@ def with_one_row(cell: Cell, sample: Call, dim: int) -> Call | None:
     """Return the sample with one row along a dimension of its first tensor, and of others that the host needs so."""
     if not sample.input.numel():
         return None
-    for growth in large.growths(sample):
+    for growth in large.growths(sample, channels=True):
         if growth[0] == dim:
             found = large.extended(cell.info, sample, growth, 1)
             if host_call(cell.info.op, found).comparable:
