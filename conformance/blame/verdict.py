@@ -56,8 +56,8 @@ class Answer(Enum):
 class Culprit:
     """Operator that is wrong: its calls, and the share of the end's error that they cause (None: not known).
 
-    Wrong views are one culprit, and so are wrong copies: one kernel makes all of them on most devices. ``others`` are
-    the other operators of that kind that are wrong.
+    Wrong views are one culprit, and so are wrong copies and the forms of an operator: one kernel makes all of them on
+    most devices. ``others`` are the other operators of that kind that are wrong.
     """
 
     name: str
@@ -257,7 +257,7 @@ def _add_hidden(found: Blame, runs: Runs, clock: _Clock) -> None:
 
 
 def _groups(watched: Seen) -> list[Culprit]:
-    """Return the wrong calls by operator; those of all views are one group, and those of all copies."""
+    """Return the wrong calls by the kernel that is likely behind them: that of an operator's forms, views or copies."""
     groups: dict[str, list[Local]] = {}
     for local in watched.wrong:
         groups.setdefault(_kernel(local.step), []).append(local)
@@ -272,7 +272,11 @@ def _kernel(step: Step) -> str:
     """Return a name for the kernel behind a call, as most devices have them."""
     if step.is_view:
         return "views"
-    return "copies" if base_name(step.function) in named("copies") else step.name
+    name = base_name(step.function)
+    if name in named("copies"):
+        return "copies"
+    # In place, on lists of tensors and with numbers: most devices have one kernel for all of them.
+    return f"{step.function.namespace}.{name.removeprefix('_foreach_').removesuffix('_')}"
 
 
 def _deltas(calls: Sequence[Local]) -> dict[tuple[int, int], list[torch.Tensor | None]]:

@@ -119,6 +119,19 @@ def refuses(call: Call) -> Any:
     raise RuntimeError("no kernel image is available")
 
 
+def test_a_kernel_behind_several_operators_leaves_room_for_another_culprit(device: torch.device) -> None:
+    def multiplies(where: torch.device) -> Any:
+        x = torch.rand(3, 4, generator=torch.Generator().manual_seed(5)).to(where)
+        (y,) = torch._foreach_mul([x], 3.0)
+        return y.mul_(x).mul(torch.tensor(0.5)) * 2.0 + x.exp()
+
+    found = answer(multiplies, device, mul__out=scaled(1.5), exp__out=scaled(1.0001))
+
+    first, second = found.culprits
+    assert {name.split(".")[1].strip("_") for name in (first.name, *first.others)} == {"mul", "foreach_mul"}
+    assert second.name == "aten.exp.default"
+
+
 @pytest.mark.parametrize("first", [zeros, refuses])
 def test_a_culprit_that_another_one_hides_is_named(device: torch.device, first: Behaviour) -> None:
     def hiding(device: torch.device) -> Any:
