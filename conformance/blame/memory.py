@@ -61,7 +61,7 @@ class Memories:
             number = known[1]
             if (size := storage.nbytes()) > self.sizes[number]:
                 self.sizes[number] = size
-        offset = tensor.storage_offset()
+        offset = int(tensor.storage_offset())
         return Place(number, tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def is_known(self, tensor: torch.Tensor) -> bool:
