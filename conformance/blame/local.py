@@ -24,6 +24,8 @@ from .memory import fetched
 from .recording import Step, is_drawn
 
 HOST = torch.device("cpu")
+#: Why a call is not judged that the device has no memory for.
+TOO_LARGE = "it does not fit into the device's memory"
 #: What a kernel raises that has no version in float64, or none on the host.
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 

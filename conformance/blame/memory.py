@@ -53,8 +53,16 @@ class Memories:
         """Return the view that a tensor is. An unknown memory is ``new``, or its contents are copied now."""
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return Constant(tensor.detach().to("cpu", copy=True))
-        number, shape, offset = self._number(tensor, new), tuple(tensor.shape), int(tensor.storage_offset())
-        return Place(number, tensor.dtype, shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
+        storage = tensor.untyped_storage()
+        known = self._known.get(storage._cdata)
+        if known is None:
+            number = self._new(tensor, storage, is_given=not new)
+        else:
+            number = known[1]
+            if (size := storage.nbytes()) > self.sizes[number]:
+                self.sizes[number] = size
+        offset = int(tensor.storage_offset())
+        return Place(number, tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor lies in a memory that has a number."""
@@ -70,18 +78,12 @@ class Memories:
         """Return what another process can use: the addresses of this one mean nothing there."""
         return {**self.__dict__, "_known": {}}
 
-    def _number(self, tensor: torch.Tensor, new: bool) -> int:
-        storage = tensor.untyped_storage()
-        size, known = storage.nbytes(), self._known.get(storage._cdata)
-        if known is not None:
-            if size > self.sizes[known[1]]:
-                self.sizes[known[1]] = size
-            return known[1]
+    def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage, *, is_given: bool) -> int:
         number = len(self.sizes)
-        self.sizes[number] = size
+        self.sizes[number] = storage.nbytes()
         # A weak reference keeps the address of a freed memory from being used again, and frees the memory.
         self._known[storage._cdata] = (StorageWeakRef(storage), number)  # type: ignore[no-untyped-call]
-        if not new:
+        if is_given:
             self.given[number] = _bytes(tensor.detach())
         return number
 

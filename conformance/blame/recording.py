@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
-from conformance.numerics.trees import leaves, mapped, tensors
+from conformance.numerics.trees import PLAIN_TYPES, leaves, mapped, tensors
 from conformance.suites.calls.kernels import bound, outputs_of, per_kernel
 
 from .collectives import COLLECTIVES, Meeting, meeting
@@ -21,6 +22,8 @@ from .memory import Constant, Memories, Place
 
 #: Types of tensors that answer no calls themselves.
 _ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
+#: Types of devices for which a tensor has a flag, such as ``is_cpu``.
+_FLAGGED = frozenset({"cpu", "cuda", "meta"})
 #: Namespaces whose calls compute nothing: marks of the profiler, and what prints.
 _SILENT = frozenset({"profiler", "debugprims"})
 
@@ -107,6 +110,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace, self._look, self._modules = Trace(), look, ModuleTracker()
         self._type = device_type
+        # A device's name is made anew each time that it is asked for.
+        flag = f"is_{device_type}"
+        self._is_on_device = operator.attrgetter(flag) if device_type in _FLAGGED else self._is_of_type
 
     def __enter__(self) -> Recorder:
         self._modules.__enter__()  # type: ignore[no-untyped-call]
@@ -120,17 +126,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Make the call and record it. A tensor subclass splits its calls into others first."""
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload) or _namespace(func) in _SILENT:
+        if not isinstance(func, torch._ops.OpOverload) or (kernel := _kernel(func)).namespace in _SILENT:
             return func(*args, **kwargs)
         given = tensors(args)
         if kwargs:
             given += tensors(kwargs)
-        if special := [tensor for tensor in given if type(tensor) not in _ORDINARY]:
+        on_device, special, is_on_device = False, [], self._is_on_device
+        for tensor in given:
+            if type(tensor) not in _ORDINARY:
+                special.append(tensor)
+            if is_on_device(tensor):
+                on_device = True
+        if special:
             if any(_is_wrapper(tensor) and not self._is_own(tensor) for tensor in special):
                 return NotImplemented
             if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in special):
                 return func(*args, **kwargs)  # a compiler looks at shapes
-        return self._recorded(func, args, kwargs, given)
+        return self._recorded(kernel, args, kwargs, given, on_device or self._makes_on_device(given, kwargs))
 
     def _is_own(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is of the class that this device gives to all its tensors, as one in Python may."""
@@ -140,25 +152,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
     def _own_class(self) -> type[torch.Tensor]:
         return type(torch.empty(0, device=self._type))
 
-    def _recorded(self, func: Any, args: Any, kwargs: Any, given: Sequence[torch.Tensor]) -> Any:
-        if _namespace(func) in COLLECTIVES:
+    def _recorded(self, kernel: _Kernel, args: Any, kwargs: Any, given: list[torch.Tensor], on_device: bool) -> Any:
+        func, memories = kernel.function, self.trace.memories
+        if kernel.namespace in COLLECTIVES:
             if (met := meeting(func, args, kwargs)) is not None:
                 return self._met(met, func, args, kwargs)
             if func is not torch.ops._c10d_functional.wait_tensor.default:
                 for tensor in given:
-                    self.trace.memories.forget(tensor)  # a message may write it, at some time
+                    memories.forget(tensor)  # a message may write it, at some time
                 return func(*args, **kwargs)
-        memories = self.trace.memories
-        on_device = self._is_any_on_device(given) or self._makes_on_device(given, kwargs)
         if not on_device and not any(memories.is_known(tensor) for tensor in given):
             return func(*args, **kwargs)  # a call of the host on what no device has computed
         step = Step(
             len(self.trace.steps),
             func,
-            mapped(args, self._place),
+            tuple([arg if type(arg) in PLAIN_TYPES else mapped(arg, self._place) for arg in args]),
             mapped(kwargs, self._place) if kwargs else {},
             *self._where(),
-            is_view=func.is_view,
+            is_view=kernel.is_view,
         )
         self.trace.steps.append(step)
 
@@ -170,7 +181,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         step.results = [memories.place(output, new=True) for output in outputs]
         if not outputs:
             step.number_result = result
-        if is_drawn(step) and self._type != "meta":
+        if kernel.may_draw and self._type != "meta" and is_drawn(step):
             step.constants = [output.detach().to("cpu", copy=True) for output in outputs]
         return result
 
@@ -191,11 +202,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
             return torch.device("cpu")  # a replay is on the host, and another process may not know the device's name
         return self.trace.memories.place(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
-    def _is_any_on_device(self, given: Sequence[torch.Tensor]) -> bool:
-        for tensor in given:  # noqa: SIM110  a generator takes longer than what it does here
-            if tensor.device.type == self._type:
-                return True
-        return False
+    def _is_of_type(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type == self._type
 
     def _makes_on_device(self, given: Sequence[torch.Tensor], kwargs: dict[str, Any]) -> bool:
         if kwargs.get("device") is None:
@@ -204,18 +212,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
 
     def _where(self) -> tuple[str, bool]:
         parents = self._modules.parents
-        innermost = max(parents - {"Global"}, key=len) if len(parents) > 1 else ""
+        innermost = ""
+        if len(parents) > 1 and (innermost := max(parents, key=len)) == "Global":  # it is always there
+            innermost = max(parents - {"Global"}, key=len)
         return innermost, bool(self._modules.is_bw)
 
 
-@per_kernel
-def _namespace(func: Any) -> str:
-    return str(func.namespace)
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What the recorder asks of a kernel. ``may_draw``: with some arguments it draws random numbers."""
+
+    function: Any
+    namespace: str
+    is_view: bool
+    may_draw: bool
 
 
 @per_kernel
-def _may_draw(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
+def _kernel(func: Any) -> _Kernel:
+    return _Kernel(func, str(func.namespace), bool(func.is_view), torch.Tag.nondeterministic_seeded in func.tags)
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
@@ -228,7 +243,7 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
 
 def is_drawn(step: Step) -> bool:
     """Return whether a call draws random numbers. A kernel that drops nothing, with its rate 0, draws none."""
-    if not _may_draw(step.function):
+    if not _kernel(step.function).may_draw:
         return False
     rates = ("p", "dropout_p", "dropout")
     return not any(bound(step.function, step.args, step.kwargs).get(name, 1) == 0 for name in rates)

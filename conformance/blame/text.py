@@ -18,6 +18,10 @@ from .verdict import Answer, Blame, Culprit, described
 
 #: Culprits that are printed, and unjudged operators.
 _SHOWN = 5
+#: Answers that are no fault of the device.
+_INNOCENT = frozenset(
+    {Answer.RIGHT, Answer.ROUNDING, Answer.HOST, Answer.RANDOM, Answer.RAISED, Answer.CHANGING, Answer.TOO_LARGE}
+)
 #: Share of the end's error that the culprits explain, from which on they are all of it.
 _SURE = 0.9
 
@@ -119,4 +123,4 @@ def _aspect(local: Local) -> Aspect:
 
 def is_blamed(found: Blame) -> bool:
     """Return whether the device is at fault."""
-    return found.answer not in (Answer.RIGHT, Answer.ROUNDING, Answer.HOST, Answer.RANDOM, Answer.RAISED)
+    return found.answer not in _INNOCENT

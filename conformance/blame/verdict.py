@@ -17,7 +17,7 @@ from conformance.numerics.compare import same_bits
 from conformance.suites.calls.kernels import base_name, named
 
 from . import compiled
-from .local import Local
+from .local import TOO_LARGE, Local
 from .recording import Step, Trace
 from .replay import Errors, Reading, Replay, Roundings, as_computed, replay, smallest_normal
 from .runs import Ends, Runs, Seen
@@ -48,14 +48,16 @@ class Answer(Enum):
     COMPILED = "the compiled code is wrong"
     OTHER_CALLS = "device and host make other calls"
     RAISED = "the program raises on both"
+    CHANGING = "the program is another one in each run"
+    TOO_LARGE = "the program does not fit into the device's memory"
 
 
 @dataclass
 class Culprit:
     """Operator that is wrong: its calls, and the share of the end's error that they cause (None: not known).
 
-    Wrong views are one culprit, and so are wrong copies: one kernel makes all of them on most devices. ``others`` are
-    the other operators of that kind that are wrong.
+    Wrong views are one culprit, and so are wrong copies and the forms of an operator: one kernel makes all of them on
+    most devices. ``others`` are the other operators of that kind that are wrong.
     """
 
     name: str
@@ -143,7 +145,7 @@ def blame(runs: Runs) -> Blame:
     clock = _Clock()
     watched = clock.timed("watched", runs.watched)
     if watched.error and not watched.wrong:
-        return _raised(runs, watched, clock)
+        return _counted(_raised(runs, watched, clock), watched)
     compiled.forget()
     before = compiled.graphs()
     undisturbed = [clock.timed("device", runs.plain) for _ in range(2)]
@@ -160,8 +162,13 @@ def blame(runs: Runs) -> Blame:
         _add_hidden(found, runs, clock)
     if found.answer is Answer.RIGHT:
         _without_culprit(found, runs, watched, list(zip(watched.names, exact, strict=True)), undisturbed, clock)
-    found.steps = sum(len(trace.steps) for trace in watched.traces)
     found.seconds = clock.seconds | {"program": watched.seconds}
+    return _counted(found, watched)
+
+
+def _counted(found: Blame, watched: Seen) -> Blame:
+    """Add the numbers of calls that were made and judged, and of those that were not judged, by the reason."""
+    found.steps = sum(len(trace.steps) for trace in watched.traces)
     found.judged = sum(not local.unjudged for local in watched.judged)
     for local in watched.judged:
         if local.unjudged:
@@ -181,6 +188,8 @@ def _differ(left: Ends, right: Ends) -> bool:
 
 def _raised(runs: Runs, watched: Seen, clock: _Clock) -> Blame:
     """Return the answer for a program that raises although no call of the device is wrong."""
+    if full := next((local for local in watched.judged if local.unjudged == TOO_LARGE), None):
+        return Blame(Answer.TOO_LARGE, f"{described(full.step)}: {watched.error}")
     host = clock.timed("host", runs.host)
     if isinstance(host, str):
         return Blame(Answer.RAISED, f"on the device {watched.error}; on the host {host}")
@@ -248,7 +257,7 @@ def _add_hidden(found: Blame, runs: Runs, clock: _Clock) -> None:
 
 
 def _groups(watched: Seen) -> list[Culprit]:
-    """Return the wrong calls by operator; those of all views are one group, and those of all copies."""
+    """Return the wrong calls by the kernel that is likely behind them: that of an operator's forms, views or copies."""
     groups: dict[str, list[Local]] = {}
     for local in watched.wrong:
         groups.setdefault(_kernel(local.step), []).append(local)
@@ -263,7 +272,11 @@ def _kernel(step: Step) -> str:
     """Return a name for the kernel behind a call, as most devices have them."""
     if step.is_view:
         return "views"
-    return "copies" if base_name(step.function) in named("copies") else step.name
+    name = base_name(step.function)
+    if name in named("copies"):
+        return "copies"
+    # In place, on lists of tensors and with numbers: most devices have one kernel for all of them.
+    return f"{step.function.namespace}.{name.removeprefix('_foreach_').removesuffix('_')}"
 
 
 def _deltas(calls: Sequence[Local]) -> dict[tuple[int, int], list[torch.Tensor | None]]:
@@ -327,6 +340,8 @@ def _without_culprit(
     worst = found.worst_end
     if _beyond(first, second, limits):
         found.answer, found.detail = Answer.UNSTEADY, _first_difference(runs)
+        if _beyond(clock.timed("host", runs.host), clock.timed("host", runs.host), limits):
+            found.answer, found.detail = Answer.CHANGING, f"two runs on the host differ too; {found.detail}"
     elif isinstance(first, str):
         found.answer, found.detail = Answer.LOOKING, f"without looking, the program raises: {first}"
     elif _beyond(exact, first, limits) and not _beyond(exact, watched.ends, limits):

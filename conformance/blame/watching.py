@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from conformance.judging.observation import is_out_of_memory
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.layout import shares_memory
 from conformance.numerics.transfer import copied
@@ -19,7 +20,7 @@ from conformance.suites.calls.kernels import base_name, named, outputs_of
 from .cells import Cells
 from .collectives import Meeting, due, given, written
 from .host_forms import WORKSPACES
-from .local import HOST, Before, Local, judge, judge_collective, outputs_on_host, unwritten
+from .local import HOST, TOO_LARGE, Before, Local, judge, judge_collective, outputs_on_host, unwritten
 from .memory import fetched, is_misread, to_host
 from .program import Program
 from .recording import Recorder, Step, Trace
@@ -303,7 +304,9 @@ def _refused(step: Step, before: Before, args: tuple[Any, ...], kwargs: dict[str
     local = judge(step, before, [], [])
     found = Local(step, before=before)
     devices = {tensor.device for tensor in tensors((args, kwargs)) if tensor.dim()}
-    if local.host_refuses:
+    if is_out_of_memory(error):
+        found.unjudged = TOO_LARGE
+    elif local.host_refuses:
         found.unjudged = "both refuse it"
     elif len({device.type for device in devices}) == 1 < len(devices):
         found.unjudged = "its inputs lie on several devices"

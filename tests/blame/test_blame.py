@@ -17,9 +17,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from conformance.accelerators.registry import resolve
-from conformance.blame import from_report
+from conformance.blame import from_report, runs
+from conformance.blame.calls import recorded
+from conformance.blame.collectives import Meeting
 from conformance.blame.from_report import suspects, text
 from conformance.blame.program import Program
+from conformance.blame.recording import Step
 from conformance.blame.runs import LocalRuns, RankRuns
 from conformance.blame.text import is_blamed, lines, script
 from conformance.blame.verdict import Answer, Blame, blame
@@ -114,6 +117,19 @@ def zeros(call: Call) -> Any:
 
 def refuses(call: Call) -> Any:
     raise RuntimeError("no kernel image is available")
+
+
+def test_a_kernel_behind_several_operators_leaves_room_for_another_culprit(device: torch.device) -> None:
+    def multiplies(where: torch.device) -> Any:
+        x = torch.rand(3, 4, generator=torch.Generator().manual_seed(5)).to(where)
+        (y,) = torch._foreach_mul([x], 3.0)
+        return y.mul_(x).mul(torch.tensor(0.5)) * 2.0 + x.exp()
+
+    found = answer(multiplies, device, mul__out=scaled(1.5), exp__out=scaled(1.0001))
+
+    first, second = found.culprits
+    assert {name.split(".")[1].strip("_") for name in (first.name, *first.others)} == {"mul", "foreach_mul"}
+    assert second.name == "aten.exp.default"
 
 
 @pytest.mark.parametrize("first", [zeros, refuses])
@@ -616,6 +632,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "import torch\ndef run(device):\n    return torch.ones(3, device=device) * 2\n"
         "def nothing():\n    return 1\ndef raises(device):\n    raise ValueError('my own')\n"
         "def empty(device):\n    return None\n"
+        "GIVEN = torch.ones(3)\ndef changes(device):\n    GIVEN.mul_(2)\n    return GIVEN.to(device) * 2\n"
     )
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "leaves.py").write_text("import sys; sys.exit(3)\n")
@@ -642,6 +659,55 @@ def test_a_program_without_an_end_is_told(files: Path, capsys: pytest.CaptureFix
     assert main(["blame", "model.py:empty", "--accelerator", "cpu"]) == 0
 
     assert "the program returned nothing that comes from the device" in capsys.readouterr().out
+
+
+def test_a_program_that_changes_its_own_inputs_is_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blame", "model.py:changes", "--accelerator", "cpu"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "the program is another one in each run: two runs on the host differ too" in printed
+    assert "differ at aten." in printed
+
+
+def test_a_call_that_does_not_fit_is_named_and_the_others_are_judged(device: torch.device) -> None:
+    def out_of_memory(call: Call) -> Any:
+        raise torch.OutOfMemoryError("9 GiB are not free")
+
+    found = answer(classifier, device, silu__out=out_of_memory)
+
+    assert found.answer is Answer.TOO_LARGE
+    assert "aten.silu.default (call " in found.detail
+    assert not is_blamed(found)
+    assert found.judged > 3
+
+
+@pytest.fixture
+def custom() -> Iterator[Any]:
+    """Yield custom operators without fake kernels: ``twice``, and ``odd``, which the host does not have."""
+    with torch.library._scoped_library("blamed", "DEF") as library:
+        library.define("odd(Tensor x) -> Tensor")
+        library.define("twice(Tensor x) -> Tensor")
+        for name, keys in (("odd", ["PrivateUse1"]), ("twice", ["CPU", "PrivateUse1"])):
+            for key in keys:
+                library.impl(name, lambda x: x + x, key)
+        yield torch.ops.blamed
+
+
+@pytest.mark.parametrize("name", ["odd", "twice"])
+def test_custom_operators_are_judged_by_the_host_or_named(device: torch.device, custom: Any, name: str) -> None:
+    def calls(where: torch.device) -> Any:
+        return getattr(custom, name)(torch.ones(3).to(where)).exp()
+
+    found = answer(calls, device)
+
+    assert found.answer is Answer.RIGHT
+    assert found.judged == found.steps - (name == "odd") > 1
+    assert [key.partition(":")[0] for key in found.unjudged] == ["blamed.odd.default"] * (name == "odd")
+
+
+def test_a_custom_operator_without_a_fake_kernel_cannot_be_traced(custom: Any) -> None:
+    with pytest.raises(NotImplementedError, match="blamed::twice"):
+        recorded(lambda device: custom.twice(torch.ones(3, device=device)))
 
 
 def test_an_unknown_accelerator_is_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -726,6 +792,16 @@ def test_ranks_that_do_not_meet_are_told(tmp_path: Path) -> None:
 
     assert "the ranks make different collectives" in found.detail
     assert "rank 0: allreduce_ sum, rank 1: broadcast_ sum" in found.detail
+
+
+def test_a_rank_that_waits_for_another_one_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_PATIENCE", 0.05)
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 2)
+    met = Meeting("allreduce_", "reduce", "group", (0, 1))
+    step = Step(7, torch.ops.aten.add.Tensor, (), {}, meeting=met)
+
+    with pytest.raises(RuntimeError, match=r"rank 0 waits for rank 1 at aten.add.Tensor \(call 7\)"):
+        runs._Store(store, 0, tmp_path).exchange(step, [torch.ones(2)])
 
 
 # --- from a report ----------------------------------------------------------------------------------------------------

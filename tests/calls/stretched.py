@@ -18,8 +18,9 @@ from .cover import operator, sizes_of, text_of
 
 #: An overload, and of each tensor the order of its strides, and whether it is expanded.
 Form = tuple[str, tuple[tuple[tuple[int, ...], bool], ...]]
-#: Primes in place of one size, each beyond a limit: no tile divides them. And what all other sizes become.
-_LARGE, _SMALL = (65_537, 16_411, 1_031), (67, 17, 3, 1)
+#: Primes in place of one size, each beyond a limit: no tile divides them. And what all other sizes become: 64 for
+#: kernels that need aligned rows.
+_LARGE, _SMALL = (65_537, 16_411, 1_031), (67, 64, 17, 3, 1)
 #: Sizes below this may also be options, such as a stride or a dimension; as one of the other sizes they stay.
 _PLAIN = 16
 #: Elements of the arguments of a stretched call, and of its result; and of one that may be judged whole.

@@ -98,6 +98,19 @@ def test_a_stretched_call_meets_the_limits_that_its_operator_can_have() -> None:
     assert {form_of(call) for call in calls} == {form_of(Spec(*json.loads(text))) for text in makers}
 
 
+def test_a_call_whose_rows_must_be_aligned_is_stretched_too() -> None:
+    """A grouped product refuses rows that are no multiple of 16 bytes."""
+    tensors = [
+        {"size": list(size), "stride": stride, "dtype": "bfloat16"}
+        for size, stride in (((4096, 256), [256, 1]), ((8, 256, 512), [256 * 512, 512, 1]))
+    ]
+    ends = {"size": [8], "stride": [1], "dtype": "int32"}
+
+    found = [sizes_of(call) for call in stretched(Spec("aten._grouped_mm.default", [*tensors, ends], {}))]
+
+    assert max(sizes.rows for sizes in found if sizes) > 65_536
+
+
 def test_a_stretched_call_keeps_the_order_of_strides_and_what_is_expanded() -> None:
     across = {"size": [64, 1024], "stride": [1, 64], "dtype": "float32"}
     spread = {"size": [64, 1024], "stride": [0, 1], "dtype": "float32"}
