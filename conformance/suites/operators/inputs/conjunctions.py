@@ -85,6 +85,8 @@ def conjunctions(cell: Cell) -> Iterator[Conjunction]:
         if not host_call(cell.info.op, given).comparable:
             continue
         on_a_thread, deterministic, in_form = (chance.random() < share for share in (1 / 3, 1 / 4, 1 / 2))
+        # PyTorch replaces some operators by deterministic compositions, which round integers otherwise.
+        deterministic &= cell.dtype.is_floating_point or cell.dtype.is_complex
         words, before = chance.choice([("", ()), *_before(cell, sample)])
         around = (*(elsewhere.ELSEWHERE if on_a_thread else ()), *((Around.DETERMINISTIC,) if deterministic else ()))
         where = [words, elsewhere.CHANGE * on_a_thread, elsewhere.DETERMINISTIC * deterministic]
@@ -105,7 +107,7 @@ def unusual(cell: Cell, sample: Call, chance: random.Random) -> Call:
 def _resized(cell: Cell, sample: Call, chance: random.Random) -> Call:
     """Return the sample with drawn lengths of some axes; an axis that cannot have the drawn one stays as it is."""
     known, is_short = facts(cell.info.name), cell.dtype in (torch.bfloat16, torch.float16)
-    stays = known.stays_short or (known.short_in_16_bits and is_short)
+    stays = known.stays_short or known.resizes or (known.short_in_16_bits and is_short)
     if cell.op_class is OpClass.ITERATIVE or stays or not large.fits(sample):
         return sample
     for _ in range(chance.randint(1, _AXES)):

@@ -169,3 +169,15 @@ def _of_log_softmax(info: Any, given: Given) -> torch.Tensor:
     held = (moved.softmax(dim) * moved.abs()).sum(dim, keepdim=True)
     found: torch.Tensor = moved.abs() + held + moved.logsumexp(dim, keepdim=True).abs() + 1
     return found
+
+
+@_sizes_of("nn.functional.linear_cross_entropy", names=("input", "linear_weight", "target"))
+def _of_linear_cross_entropy(info: Any, given: Given) -> torch.Tensor:
+    """Return twice the size of the largest score: the loss is the difference of two, times the weight of a class."""
+    result: torch.Tensor = info.op(**given)
+    scores = torch.nn.functional.linear(given["input"], given["linear_weight"].flatten(0, -2))
+    weight, reduction = given.get("weight"), given.get("reduction", "mean")
+    heaviest = 1.0 if weight is None or reduction == "mean" else float(weight.abs().max())
+    terms = scores.numel() // len(given["linear_weight"]) if reduction == "sum" else 1
+    found: torch.Tensor = torch.full_like(result, 2 * float(scores.abs().max()) * heaviest * terms)
+    return found
