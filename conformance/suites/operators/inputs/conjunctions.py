@@ -115,6 +115,9 @@ def _resized(cell: Cell, sample: Call, chance: random.Random) -> Call:
         if not growths:
             return sample
         growth, length = chance.choice(growths), _length(chance)
+        if known.unsigned:
+            # Of a short dimension, a number below zero leaves nothing.
+            length += max(sample.tensors[0].shape)
         if large.plan_of(cell.info, sample, growth) is None:
             length = min(length, _MOST_OF_SQUARES)
         found = large.extended(cell.info, sample, growth, length)
