@@ -220,8 +220,9 @@ def test_a_defect_by_an_outsider_fails_its_case(defect: outsiders.Outsider) -> N
 
 def test_an_output_with_gaps_that_is_written_as_a_contiguous_one_fails() -> None:
     def dense(call: Call) -> Any:
-        out = call.values[-1]
-        if out.dim() and out.stride(-1) == 2:
+        given, out = call.values
+        # In place, the output is the input.
+        if out.dim() and out.stride(-1) == 2 and out.data_ptr() != given.data_ptr():
             strides = torch.empty(out.shape, device="meta").stride()
             call.run([*call.values[:-1], out.as_strided(out.shape, strides, out.storage_offset())])
             return out
