@@ -47,6 +47,7 @@ class Facts:
 
     # --- roundings ---
     eps_of_accumulator: bool = False  # eps=None means that of the dtype in which it accumulates, also for the oracle
+    casts_last: bool = False  # computes in the dtype of the input, and casts the result to ``dtype``
     rounds_between: bool = False  # a composed projection: what is left of its terms depends on the terms' roundings
     rounds: bool = False  # attention to one position rounds nothing on the host; another order of operations rounds
 
