@@ -66,7 +66,8 @@ def _free_dims(cell: Cell, sample: Call) -> int:
     """
     if facts(cell.info.name).batches:
         return 1
-    return sample.input.dim() - (_MATRIX if cell.op_class is OpClass.ITERATIVE else 0)
+    dims: int = sample.input.dim()
+    return dims - _MATRIX if cell.op_class is OpClass.ITERATIVE else dims
 
 
 def _images(cell: Cell) -> Iterator[Call]:
