@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -25,12 +26,21 @@ SMALL = {"operators": 2, "shard": "1/16", "repeats": 5, "judgements": 2, "reduce
 SCRIPTS = (collection, gate, harness_overhead, scaling, low_latency, sharded_gather, against_torchcts)
 
 
+def part_of(text: str) -> tuple[int, int]:
+    """Return K and N of a part; raise ArgumentTypeError if the text names none."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"expected K/N with 1 ≤ K ≤ N, such as 1/6, not {text}")
+    return int(match[1]), int(match[2])
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="few cells and repeats; the numbers mean little")
     parser.add_argument(
         "--without-peer", action="store_true", help="leave out TorchCTS, for which a torch is installed"
     )
+    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help="only part K of N of the scripts")
     parser.add_argument("--record", action="store_true", help="write the rows to benchmarks/measured.json")
     against_torchcts.add_arguments(parser)
     collection.add_arguments(parser)
@@ -47,9 +57,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     arguments = parse()
     rows: list[Row] = []
-    for script in SCRIPTS:
-        if script is against_torchcts and arguments.without_peer:
-            continue
+    number, parts = arguments.part
+    scripts = [script for script in SCRIPTS if not (script is against_torchcts and arguments.without_peer)]
+    for script in scripts[number - 1 :: parts]:
         sys.stderr.write(f"{script.__name__} …\n")
         measured = script.measure(arguments)
         sys.stderr.write(f"{markdown(measured)}\n")  # visible even if a later script fails

@@ -85,14 +85,14 @@ INSTRUMENTS = (
         at_night=("--out", f"{KEPT}/reported.json"),
     ),
     Instrument(
-        "killers", "15", "Every case that kills a drawn fault: what the profile standard is chosen by.",
-        (("-m", "tests.faults.killers"),),
+        "killers", "30", "Every case and family of inputs that kills a drawn fault: what standard is chosen by.",
+        (("-m", "tests.faults.killers", "--reported"),),
         default=("--out", f"{KEPT}/killers.jsonl"), at_night=("--draws", "70", "--out", f"{KEPT}/killers.jsonl"),
     ),
     Instrument(
-        "families", "20", "What each family of inputs of the operators costs, and which faults it alone kills.",
-        (("-m", "tests.faults.families", "--reported"),),
-        default=("--out", f"{KEPT}/families.json"), at_night=("--draws", "70", "--out", f"{KEPT}/families.json"),
+        "families", "5", "What each family of inputs of the operators costs, and which faults it alone kills.",
+        (("-m", "tests.faults.families"),), default=(f"{KEPT}/killers.jsonl", "--out", f"{KEPT}/families.json"),
+        at_night=(f"{KEPT}/killers.jsonl", "--out", f"{KEPT}/families.json"),
     ),
     Instrument(
         "workload-faults", "5", "Faults that only a model shows: are they found, and do messages name the layer?",

@@ -196,4 +196,4 @@ def next_steps(report: Report, context: RunContext, kept: Path | None) -> Iterat
         words = ["conformance", "gate", os.path.join(folder, "report.json"), "--profile", profile]  # noqa: PTH118
         yield f"next: {shlex.join(words)}"
     if report.run.profile in PROFILES and not PROFILES[report.run.profile].badge:
-        yield f"every case, as badges and the gate ask for: {whole(header_of(context))}"
+        yield f"every case with all its inputs, as badges and the gate ask for: {whole(header_of(context))}"

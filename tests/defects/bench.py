@@ -133,13 +133,14 @@ class Bench:
         self.device = torch.empty(0, device=self.accelerator.current_device_name()).device
         self._health_check = HealthCheck(self.accelerator, self.device)
 
-    def run(self, case_id: str) -> Verdict:
-        """Return the verdict that the plugin would give."""
+    def run(self, case_id: str, *, standard: bool = False) -> Verdict:
+        """Return the verdict that the plugin would give; with ``standard``, in a run of this profile."""
         entry = planned(case_id)
         early = gate(entry.case, self.declaration, self.strictness)
         if early:
             return early
         checker = Checker()
+        checker.standard = standard
         given = {"accelerator": self.accelerator, "device": self.device, "declaration": self.declaration}
         error = _end_of(entry, nullcontext, **given, check=checker, pytestconfig=_Options(self._name))
         seen = observe_body(error, checker, self.accelerator, generated=_is_generated(entry))

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.reports.standard import standard_families
 from tests.defects import bench
-from tests.faults import corpus, derivatives, families, forks, outsiders, population, recording, run
+from tests.faults import corpus, derivatives, forks, killers, outsiders, population, recording, run
 from tests.faults.fault import Fault, Hits
 from tests.faults.judging import End, Judged, candidates, judged, judged_wide
 from tests.faults.liveness import Shown, armed
@@ -247,16 +248,29 @@ def test_every_family_of_a_cell_runs_also_after_one_that_fails() -> None:
 
     def work(_: None, send: forks.Send) -> None:
         place = bench.Bench()
-        with families.apart() as healthy:
+        with killers.apart() as healthy:
             place.run("operators.neg[bfloat16-inference]")
-        with overridden({"aten::neg.out": last_is_lost}, recording.key_of(place.device)), families.apart() as broken:
+        with overridden({"aten::neg.out": last_is_lost}, recording.key_of(place.device)), killers.apart() as broken:
             place.run("operators.neg[bfloat16-inference]")
         send((healthy.red, healthy.seconds.keys() == broken.seconds.keys(), broken.red))
 
     (copy,) = forks.run([None], work, 1)
     ((red, same, broken),) = copy.messages
     assert (red, same) == (set(), True)
-    assert {families.SAMPLES, "inference variants.arrangements_of_some"} <= broken, broken
+    assert {killers.SAMPLES, "variants.arrangements_of_some"} <= broken, broken
+
+
+def test_a_cell_has_the_families_of_the_profile_in_its_runs_alone() -> None:
+    def work(_: None, send: forks.Send) -> None:
+        place = bench.Bench()
+        for standard in (False, True):
+            with killers.apart() as record:
+                place.run("operators.neg[bfloat16-inference]", standard=standard)
+            send(set(record.seconds))
+
+    (copy,) = forks.run([None], work, 1)
+    every, some = copy.messages
+    assert some == every & {killers.SAMPLES, *standard_families()} < every
 
 
 @pytest.mark.long

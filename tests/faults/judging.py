@@ -51,11 +51,8 @@ class Judged:
     cases: int = 0
     #: What came of it where the survivors of the unit tier meet deep cases too; None without the deep tier.
     deep: End | None = None
-
-    @property
-    def by_standard(self) -> bool:
-        """Return whether a case of the profile ``standard`` has killed it."""
-        return self.end is End.KILLED and self.by in standard_ids()
+    #: Whether a case of the profile ``standard`` has killed it, with the inputs that it has in a run of that profile.
+    by_standard: bool = False
 
     def as_plain(self) -> dict[str, Any]:
         """Return this as data for JSON."""
@@ -68,6 +65,7 @@ class Judged:
             "shown_by": self.shown.by,
             "reached": self.reached,
             "by": self.by,
+            "by_standard": self.by_standard,
             "reason": self.reason,
             "ran": self.ran,
             "hits": self.hits,
@@ -168,13 +166,13 @@ def _judge(task: tuple[Fault, list[str], list[str], bool], accelerator: str, sen
     place = bench.Bench(accelerator=accelerator)
     started = time.process_time()
     with armed(fault, hits, place.device):
-        for case in [*own[:MOST], *others]:
+        for case, standard in _runs([*own[:MOST], *others]):
             # The cap is by time as well: deep cases are long.
             if time.process_time() - started > _SECONDS:
                 break
-            send(("begin", case))
+            send(("begin", case, standard))
             forks.limit(_DEADLINE)
-            verdict = place.run(case)
+            verdict = place.run(case, standard=standard)
             forks.limit(0)
             red = bench.is_red(verdict)
             send(("end", case, red, verdict.reason.value, hits.count))
@@ -184,10 +182,10 @@ def _judge(task: tuple[Fault, list[str], list[str], bool], accelerator: str, sen
 
 def _result(copy: forks.Copy[tuple[Fault, list[str], list[str], bool]], shown: Shown) -> Judged:
     fault, own, _, reached = copy.task
-    red, reason, ran, hits, begun = "", "", 0, 0, ""
+    red, reason, ran, hits, begun, standard = "", "", 0, 0, "", False
     for kind, *what in copy.messages:
         if kind == "begin":
-            begun = what[0]
+            begun, standard = what
             continue
         begun, ran, hits = "", ran + 1, what[3]
         if what[1]:
@@ -198,7 +196,8 @@ def _result(copy: forks.Copy[tuple[Fault, list[str], list[str], bool]], shown: S
     end = End.UNEXERCISED if not hits else End.TOLERATED
     if red:
         end = End.KILLED if red in own else End.VAGUE
-    return Judged(fault, end, shown, reached, red, reason, ran, hits, len(own))
+    killed = standard and end is End.KILLED
+    return Judged(fault, end, shown, reached, red, reason, ran, hits, len(own), by_standard=killed)
 
 
 # --- the deep tier ----------------------------------------------------------------------------------------------------
@@ -214,9 +213,11 @@ def judged_wide(results: Sequence[Judged], accelerator: str, found: Map, process
     """
     left_out = [id for id in bench.plan("operators") if id not in found.cases]
     killers = _killers(results, accelerator, found, processes, left_out)
-    return [
-        replace(item, end=End.KILLED, by=killers[item.fault]) if item.fault in killers else item for item in results
-    ]
+    changed = []
+    for item in results:
+        by, standard = killers.get(item.fault, ("", False))
+        changed.append(replace(item, end=End.KILLED, by=by, by_standard=standard) if by else item)
+    return changed
 
 
 def judged_deep(results: Sequence[Judged], accelerator: str, found: Map, processes: int) -> list[Judged]:
@@ -230,14 +231,17 @@ def judged_deep(results: Sequence[Judged], accelerator: str, found: Map, process
 
 def _killers(
     results: Sequence[Judged], accelerator: str, found: Map, processes: int, cases: Sequence[str]
-) -> dict[Fault, str]:
-    """Return the case that kills each survivor, of some cases. It counts only if it passes on the healthy device."""
+) -> dict[Fault, tuple[str, bool]]:
+    """Return the case that kills each survivor, and whether it does in a run of the profile ``standard``.
+
+    It counts only if it passes on the healthy device.
+    """
     killers = {}
     tasks = [(item.fault, cases_of_callers(item.fault, found, cases)) for item in results if _survived(item)]
     for copy in forks.run(tasks, lambda task, send: _judge_more(task, accelerator, send), processes):
         # A copy that has begun a case and says no more has died in it.
         if copy.messages and copy.messages[-1][0] in ("begin", "red"):
-            killers[copy.task[0]] = copy.messages[-1][1]
+            killers[copy.task[0]] = copy.messages[-1][1:]
     return killers
 
 
@@ -261,19 +265,24 @@ def _judge_more(task: tuple[Fault, list[str]], accelerator: str, send: forks.Sen
     fault, cases = task
     place = bench.Bench(accelerator=accelerator)
     started = time.process_time()
-    for case in cases:
+    for case, standard in _runs(cases):
         if time.process_time() - started > _DEEP_SECONDS:
             return
         forks.limit(_DEEP_DEADLINE)
-        send(("begin", case))
+        send(("begin", case, standard))
         with armed(fault, Hits(), place.device):
-            red = bench.is_red(place.run(case))
-        send(("end", case))
+            red = bench.is_red(place.run(case, standard=standard))
+        send(("end", case, standard))
         forks.limit(_DEEP_DEADLINE)
-        if red and not bench.is_red(place.run(case)):
-            send(("red", case))
+        if red and not bench.is_red(place.run(case, standard=standard)):
+            send(("red", case, standard))
             return
         forks.limit(0)
+
+
+def _runs(cases: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return what is run: the cases of the profile ``standard`` in a run of it, and then all with all their inputs."""
+    return [*((case, True) for case in cases if case in standard_ids()), *((case, False) for case in cases)]
 
 
 def in_order(results: Sequence[Judged]) -> Iterator[Judged]:

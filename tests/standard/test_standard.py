@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from conformance.accelerators.capabilities import Mode
 from conformance.plan.known_cases import known_cases
 from conformance.reports.planned import PlannedCase
 from conformance.reports.profiles import DEEP, PROFILES, in_profile
-from conformance.reports.standard import standard_ids
+from conformance.reports.standard import standard_families, standard_ids
+from conformance.reports.verdict import Outcome, Reason
+from conformance.suites.operators.inputs.families import families
 from tests.acceptance.running import run
 from tests.standard.choose import Cover, claim, text
+
+#: A case of an operator, and a selector of calls that the profile leaves out.
+CELL, CALL = "operators.hypot[float32-inference]", "{arrangement=lazy}"
+NONCE = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +58,9 @@ def test_a_cover_takes_what_kills_most_per_second() -> None:
 
     cover.fill(1.0)
     assert cover.chosen == {"a.cheap", "a.other"}  # the dear one is beyond the budget
-    assert cover.share() == pytest.approx(2 / 7)
+    assert cover.killed() == 2.0
     cover.fill(20.0)
-    assert cover.share() == 1.0
+    assert cover.killed() == 7.0
 
 
 def test_a_cover_takes_nothing_that_kills_nothing_more() -> None:
@@ -65,7 +72,31 @@ def test_a_cover_takes_nothing_that_kills_nothing_more() -> None:
 
 
 def test_the_file_names_ids_by_their_axes() -> None:
-    assert text(["b.x[int8]", "a.y", "b.x[float32]"]) == '{"a.y":[""],"b.x":["float32","int8"]}'
+    written = text(["b.x[int8]", "a.y", "b.x[float32]"], ["one.one", "a.a"])
+
+    assert written == '{"cases":{"a.y":[""],"b.x":["float32","int8"]},"families":["a.a","one.one"]}'
+
+
+def test_every_family_is_one_of_the_suite() -> None:
+    known = {family.name for mode in (Mode.INFERENCE, Mode.TRAINING) for family in families(mode)}
+
+    assert sorted(standard_families() - known) == []
+    assert standard_families() < known
+
+
+def test_operators_have_fewer_inputs_in_a_run_of_the_profile(tmp_path: Path) -> None:
+    """A call is selected that a family makes which the profile leaves out: it is not among the calls of the case."""
+    outcomes = {}
+    for options in ((), ("--profile=standard",), ("--profile=standard", f"--challenge={NONCE}")):
+        ended = run("--accelerator=cpu", *options, "--case", f"{CELL}{CALL}", "-n0", cwd=tmp_path)
+        (case,) = ended.report.cases
+        outcomes[options] = case.outcome, case.reason
+
+    usual, standard, challenged = outcomes.values()
+    assert usual == (Outcome.PASS, Reason.NATIVE)
+    assert standard == (Outcome.SKIP, Reason.ENVIRONMENT)
+    # Another machine recomputes the answers, without a profile.
+    assert challenged == usual
 
 
 def test_the_last_line_of_a_run_names_the_command_for_every_case(tmp_path: Path) -> None:
@@ -73,5 +104,5 @@ def test_the_last_line_of_a_run_names_the_command_for_every_case(tmp_path: Path)
 
     assert ended.status == 0, ended.output
     lines = ended.output.strip().splitlines()
-    assert lines[-2] == "every case, as badges and the gate ask for: pytest --accelerator=cpu"
+    assert lines[-2] == "every case with all its inputs, as badges and the gate ask for: pytest --accelerator=cpu"
     assert {case.id for case in ended.report.cases} < standard_ids() | {case.id for case in known_cases(["monitor"])}

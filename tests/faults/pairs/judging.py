@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from conformance.reports.standard import standard_ids
 from tests.defects import bench
 from tests.faults import forks
 from tests.faults.judging import End, Judged, standard_first
@@ -95,4 +96,5 @@ def _result(copy: forks.Copy[Pair]) -> Judged:
     if begun:  # the copy died in it
         red, reason = begun, f"crash or hang ({copy.status})"
     end = End.KILLED if red else End.TOLERATED if acted else End.UNEXERCISED
-    return Judged(pair.fault, end, shown, True, red, reason, ran, acted, ran)
+    # These cases are the same in every profile.
+    return Judged(pair.fault, end, shown, True, red, reason, ran, acted, ran, by_standard=red in standard_ids())

@@ -105,7 +105,7 @@ def _run(
             continue
         end.hits += 1
         if outcome == "fail":
-            end.end, end.by, end.reason = End.KILLED, case, reason
+            end.end, end.by, end.reason, end.by_standard = End.KILLED, case, reason, case in standard_ids()
         elif end.end is not End.KILLED:
             end.end = End.TOLERATED
     return True

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from conformance.accelerators.capabilities import Mode
+from conformance.reports.standard import standard_families
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
@@ -69,7 +70,7 @@ class Family:
     checked: bool
 
     def is_of(self, cell: Cell) -> bool:
-        """Return whether a cell has this family."""
+        """Return whether a cell has this family. In the profile ``standard`` few families do: see its file."""
         return (
             (not self.dtypes or cell.dtype in self.dtypes)
             and (not self.once or cell.is_first_dtype)
@@ -77,6 +78,7 @@ class Family:
             and (not self.values or cell.values)
             and (not self.fixed or bool(cell.fixed))
             and not (self.checked and facts(cell.info.name).unchecked)
+            and (not cell.check.standard or self.name in standard_families())
         )
 
     def run(self, cell: Cell) -> None:
