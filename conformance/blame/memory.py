@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from conformance.numerics.compare import INTEGERS, same_bits
 from conformance.numerics.transfer import memory_behind
@@ -47,22 +46,27 @@ class Memories:
 
     sizes: dict[int, int] = field(default_factory=dict)
     given: dict[int, torch.Tensor] = field(default_factory=dict)
-    _known: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    _known: dict[int, int] = field(default_factory=dict)
+    _held: list[Any] = field(default_factory=list)  # weak references
+    _shapes: dict[torch.Size, torch.Size] = field(default_factory=dict)
+    _strides: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
     def place(self, tensor: torch.Tensor, *, new: bool = False) -> Place | Constant:
         """Return the view that a tensor is. An unknown memory is ``new``, or its contents are copied now."""
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return Constant(tensor.detach().to("cpu", copy=True))
         storage = tensor.untyped_storage()
-        known = self._known.get(storage._cdata)
-        if known is None:
+        number = self._known.get(storage._cdata)
+        if number is None:
             number = self._new(tensor, storage, is_given=not new)
-        else:
-            number = known[1]
-            if (size := storage.nbytes()) > self.sizes[number]:
-                self.sizes[number] = size
-        offset = int(tensor.storage_offset())
-        return Place(number, tensor.dtype, tensor.shape, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg())
+        elif (length := storage.nbytes()) > self.sizes[number]:
+            self.sizes[number] = length
+        size, stride, dtype = tensor.shape, tensor.stride(), tensor.dtype
+        # Equal ones are kept once: Python's search for garbage takes its time for each.
+        size, stride = self._shapes.setdefault(size, size), self._strides.setdefault(stride, stride)
+        is_conj = dtype.is_complex and tensor.is_conj()
+        offset: Any = tensor.storage_offset()
+        return Place(number, dtype, size, stride, offset, is_conj, tensor.is_neg())
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor lies in a memory that has a number."""
@@ -76,13 +80,19 @@ class Memories:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process can use: the addresses of this one mean nothing there."""
-        return {**self.__dict__, "_known": {}}
+        return {**self.__dict__, "_known": {}, "_held": [], "_shapes": {}, "_strides": {}}
+
+    def __del__(self) -> None:
+        """Let the addresses of memories be used again."""
+        for reference in self._held:
+            torch.UntypedStorage._free_weak_ref(reference)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage, *, is_given: bool) -> int:
         number = len(self.sizes)
         self.sizes[number] = storage.nbytes()
         # A weak reference keeps the address of a freed memory from being used again, and frees the memory.
-        self._known[storage._cdata] = (StorageWeakRef(storage), number)  # type: ignore[no-untyped-call]
+        self._held.append(storage._weak_ref())
+        self._known[storage._cdata] = number
         if is_given:
             self.given[number] = _bytes(tensor.detach())
         return number

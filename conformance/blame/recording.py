@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import gc
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from conformance.numerics.trees import PLAIN_TYPES, leaves, mapped, tensors
-from conformance.suites.calls.kernels import bound, outputs_of, per_kernel
+from conformance.suites.calls.kernels import bound, outputs_of, per_kernel, written_of
 
 from .collectives import COLLECTIVES, Meeting, meeting
 from .collectives import given as given_to
@@ -26,6 +28,9 @@ _ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
 _FLAGGED = frozenset({"cpu", "cuda", "meta"})
 #: Namespaces whose calls compute nothing: marks of the profiler, and what prints.
 _SILENT = frozenset({"profiler", "debugprims"})
+#: Objects that a recording keeps for each that the program keeps, about. Python looks for garbage when so many more are
+#: there, and thus as often as without a recording.
+_OBJECTS = 10
 
 
 class _Absent:
@@ -42,7 +47,7 @@ class _Absent:
         return self._name
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     """One call of a run.
 
@@ -57,21 +62,22 @@ class Step:
     kwargs: dict[str, Any]
     module: str = ""
     is_backward: bool = False
-    results: list[Place | Constant] = field(default_factory=list)
+    results: Sequence[Place | Constant] = ()
     number_result: Any = None  # what a call returned that is no tensor, such as a number
     constants: list[torch.Tensor] | None = None
     kept: list[torch.Tensor] | None = None  # results of a custom operator, which another process may not have
     is_view: bool = False
     meeting: Any = None  # of a collective: collectives.Meeting
-    read: list[Place | Constant] = field(default_factory=list)  # what a collective reads
+    read: Sequence[Place | Constant] = ()  # what a collective reads
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields with the function by its name, so that a process can send them to another."""
-        return {**self.__dict__, "function": str(self.function)}
+        return {name: getattr(self, name) for name in self.__slots__} | {"function": str(self.function)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Find the function again."""
-        self.__dict__.update(state)
+        for name, value in state.items():
+            setattr(self, name, value)
         space, packet, overload = state["function"].split(".")
         try:
             self.function = getattr(getattr(getattr(torch.ops, space), packet), overload)
@@ -103,18 +109,41 @@ class Trace:
 Look = Callable[[Step, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
 
 
+class _Modules(ModuleTracker):
+    """Names of the modules that run. Most of them get and give one tensor: a hook of it takes half the time."""
+
+    def _fw_pre_hook(self, module: torch.nn.Module, given: Any) -> None:
+        name = self._get_mod_name(module)  # type: ignore[no-untyped-call]
+        self.parents.add(name)
+        self._when_graded(given, self._get_pop_fn(name, True))  # type: ignore[no-untyped-call]
+
+    def _fw_post_hook(self, module: torch.nn.Module, _given: Any, result: Any) -> None:
+        name = self._get_mod_name(module)  # type: ignore[no-untyped-call]
+        self.parents.discard(name)
+        self._when_graded(result, self._get_append_fn(name, True))  # type: ignore[no-untyped-call]
+
+    def _when_graded(self, value: Any, act: Callable[..., None]) -> None:
+        found = [tensor for tensor in tensors(value) if tensor.requires_grad]
+        if len(found) == 1:
+            self._hooks.append(found[0].register_hook(act))  # type: ignore[no-untyped-call]
+        elif found:
+            self._hooks.append(register_multi_grad_hook(found, act))
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Record all calls while this mode is on. ``look``, if given, makes each call on devices of a type."""
 
     def __init__(self, device_type: str, look: Look | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.trace, self._look, self._modules = Trace(), look, ModuleTracker()
-        self._type = device_type
+        self.trace, self._look, self._modules = Trace(), look, _Modules()
+        self._type, self._parents, self._module = device_type, {"Global"}, ""
         # A device's name is made anew each time that it is asked for.
         flag = f"is_{device_type}"
         self._is_on_device = operator.attrgetter(flag) if device_type in _FLAGGED else self._is_of_type
 
     def __enter__(self) -> Recorder:
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(_OBJECTS * self._thresholds[0], *self._thresholds[1:])
         self._modules.__enter__()  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -122,27 +151,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._modules.__exit__(*error)  # type: ignore[no-untyped-call]
+        gc.set_threshold(*self._thresholds)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Make the call and record it. A tensor subclass splits its calls into others first."""
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload) or (kernel := _kernel(func)).namespace in _SILENT:
+        kernel = _kernel(func)
+        if kernel.is_silent:
             return func(*args, **kwargs)
-        given = tensors(args)
-        if kwargs:
-            given += tensors(kwargs)
-        on_device, special, is_on_device = False, [], self._is_on_device
-        for tensor in given:
-            if type(tensor) not in _ORDINARY:
-                special.append(tensor)
-            if is_on_device(tensor):
-                on_device = True
-        if special:
-            if any(_is_wrapper(tensor) and not self._is_own(tensor) for tensor in special):
+        if types:  # of tensors that answer calls themselves
+            given = tensors((args, kwargs))
+            if any(_is_wrapper(tensor) and not self._is_own(tensor) for tensor in given):
                 return NotImplemented
-            if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in special):
+            if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in given):
                 return func(*args, **kwargs)  # a compiler looks at shapes
-        return self._recorded(kernel, args, kwargs, given, on_device or self._makes_on_device(given, kwargs))
+        return self._recorded(kernel, args, kwargs)
 
     def _is_own(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is of the class that this device gives to all its tensors, as one in Python may."""
@@ -152,23 +175,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
     def _own_class(self) -> type[torch.Tensor]:
         return type(torch.empty(0, device=self._type))
 
-    def _recorded(self, kernel: _Kernel, args: Any, kwargs: Any, given: list[torch.Tensor], on_device: bool) -> Any:
+    def _recorded(self, kernel: _Kernel, args: Any, kwargs: Any) -> Any:
         func, memories = kernel.function, self.trace.memories
-        if kernel.namespace in COLLECTIVES:
+        place = memories.place
+        if kernel.is_collective:
             if (met := meeting(func, args, kwargs)) is not None:
                 return self._met(met, func, args, kwargs)
             if func is not torch.ops._c10d_functional.wait_tensor.default:
-                for tensor in given:
+                for tensor in tensors((args, kwargs)):
                     memories.forget(tensor)  # a message may write it, at some time
                 return func(*args, **kwargs)
-        if not on_device and not any(memories.is_known(tensor) for tensor in given):
+        on_device = self._is_of_device(args, kwargs)
+        if not on_device and not any(map(memories.is_known, tensors((args, kwargs)))):
             return func(*args, **kwargs)  # a call of the host on what no device has computed
         step = Step(
             len(self.trace.steps),
             func,
-            tuple([arg if type(arg) in PLAIN_TYPES else mapped(arg, self._place) for arg in args]),
-            mapped(kwargs, self._place) if kwargs else {},
-            *self._where(),
+            tuple([place(arg) if type(arg) is torch.Tensor else self._placed(arg) for arg in args]),
+            mapped(kwargs, self._place) if kwargs else kwargs,
+            self._innermost(),
+            _is_backward(),
             is_view=kernel.is_view,
         )
         self.trace.steps.append(step)
@@ -177,10 +203,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
             result = self._look(step, args, kwargs, functools.partial(func, *args, **kwargs))
         else:
             result = func(*args, **kwargs)
-        outputs = outputs_of(func, args, kwargs, result)
-        step.results = [memories.place(output, new=True) for output in outputs]
-        if not outputs:
-            step.number_result = result
+        if type(result) is torch.Tensor and not kernel.writes:  # most calls
+            outputs = [result]
+            step.results = [place(result, new=True)]
+        else:
+            outputs = outputs_of(func, args, kwargs, result)
+            step.results = [place(output, new=True) for output in outputs]
+            if not outputs:
+                step.number_result = result
         if kernel.may_draw and self._type != "meta" and is_drawn(step):
             step.constants = [output.detach().to("cpu", copy=True) for output in outputs]
         return result
@@ -189,13 +219,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
         """Make a collective, and record what it reads and writes; its other arguments belong to this process."""
         memories = self.trace.memories
         read = [memories.place(tensor) for tensor in given_to(func, args, kwargs)]
-        step = Step(len(self.trace.steps), func, (), {}, *self._where(), meeting=met, read=read)
+        step = Step(len(self.trace.steps), func, (), {}, self._innermost(), _is_backward(), meeting=met, read=read)
         self.trace.steps.append(step)
 
         run = functools.partial(func, *args, **kwargs)
         result = self._look(step, args, kwargs, run) if self._look else run()
         step.results = [memories.place(tensor, new=True) for tensor in written_by(func, args, kwargs, result)]
         return result
+
+    def _placed(self, arg: Any) -> Any:
+        """Return an argument with places for tensors."""
+        if type(arg) in PLAIN_TYPES or (type(arg) is list and PLAIN_TYPES.issuperset(map(type, arg))):
+            return arg
+        return mapped(arg, self._place)
 
     def _place(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.device):
@@ -205,32 +241,56 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has
     def _is_of_type(self, tensor: torch.Tensor) -> bool:
         return tensor.device.type == self._type
 
+    def _is_of_device(self, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Return whether a call gets a tensor of the device, or makes one there."""
+        if args and type(args[0]) in _ORDINARY and self._is_on_device(args[0]):  # most calls
+            return True
+        given = tensors((args, kwargs))
+        return any(map(self._is_on_device, given)) or self._makes_on_device(given, kwargs)
+
     def _makes_on_device(self, given: Sequence[torch.Tensor], kwargs: dict[str, Any]) -> bool:
         if kwargs.get("device") is None:
             return self._type == "cpu" and not given  # the default device
         return torch.device(kwargs["device"]).type == self._type
 
-    def _where(self) -> tuple[str, bool]:
+    def _innermost(self) -> str:
+        """Return the innermost module that is running."""
         parents = self._modules.parents
-        innermost = ""
-        if len(parents) > 1 and (innermost := max(parents, key=len)) == "Global":  # it is always there
-            innermost = max(parents - {"Global"}, key=len)
-        return innermost, bool(self._modules.is_bw)
+        if parents != self._parents:
+            self._parents = set(parents)
+            self._module = max(parents - {"Global"}, key=len, default="")  # "Global" is always there
+        return self._module
+
+
+def _is_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """What the recorder asks of a kernel. ``may_draw``: with some arguments it draws random numbers."""
+    """What the recorder asks of a kernel. ``may_draw``: it draws random numbers, unless one of its ``rates`` is 0."""
 
     function: Any
-    namespace: str
-    is_view: bool
-    may_draw: bool
+    is_silent: bool = False
+    is_collective: bool = False
+    is_view: bool = False
+    writes: bool = False
+    may_draw: bool = False
+    rates: tuple[str, ...] = ()
 
 
 @per_kernel
 def _kernel(func: Any) -> _Kernel:
-    return _Kernel(func, str(func.namespace), bool(func.is_view), torch.Tag.nondeterministic_seeded in func.tags)
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace in _SILENT:
+        return _Kernel(func, is_silent=True)
+    return _Kernel(
+        func,
+        is_collective=func.namespace in COLLECTIVES,
+        is_view=bool(func.is_view),
+        writes=bool(written_of(func)),
+        may_draw=torch.Tag.nondeterministic_seeded in func.tags,
+        rates=tuple(one.name for one in func._schema.arguments if one.name in ("p", "dropout_p", "dropout")),
+    )
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
@@ -243,7 +303,8 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
 
 def is_drawn(step: Step) -> bool:
     """Return whether a call draws random numbers. A kernel that drops nothing, with its rate 0, draws none."""
-    if not _kernel(step.function).may_draw:
-        return False
-    rates = ("p", "dropout_p", "dropout")
-    return not any(bound(step.function, step.args, step.kwargs).get(name, 1) == 0 for name in rates)
+    kernel = _kernel(step.function)
+    if not kernel.may_draw or not kernel.rates:
+        return kernel.may_draw
+    names = bound(step.function, step.args, step.kwargs)
+    return all(names[name] != 0 for name in kernel.rates)

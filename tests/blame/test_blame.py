@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from conformance.blame.recording import Step
 from conformance.blame.runs import LocalRuns, RankRuns
 from conformance.blame.text import is_blamed, lines, script
 from conformance.blame.verdict import Answer, Blame, blame
+from conformance.blame.watching import watch
 from conformance.cli.main import main
 from conformance.reports.loading import load
 from conformance.reports.model import CaseRecord, Outcome, Reason, Report
@@ -288,6 +290,21 @@ def test_rounding_below_the_normal_numbers_is_no_fault(device: torch.device) -> 
     found = answer(tiny, device, mul__out=other_rounding)
 
     assert not is_blamed(found), (found.answer, found.detail, found.culprits)
+
+
+def test_python_looks_for_garbage_as_before_when_a_recording_ends(device: torch.device) -> None:
+    """In a recording, it does so for as many objects of the program's own, which makes few."""
+    before, seen = gc.get_threshold(), []
+
+    def program(device: torch.device) -> Any:
+        seen.append(gc.get_threshold())
+        raise ValueError(str(device))
+
+    assert watch(Program("program", program), device, judged=False).error
+
+    assert gc.get_threshold() == before
+    assert seen[0][0] > before[0]
+    assert seen[0][1:] == before[1:]
 
 
 def test_a_fault_that_needs_a_warm_state_is_found(device: torch.device) -> None:

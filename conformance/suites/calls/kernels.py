@@ -40,7 +40,7 @@ def per_kernel(compute: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 @per_kernel
-def _written(func: Any) -> tuple[tuple[int, str], ...]:
+def written_of(func: Any) -> tuple[tuple[int, str], ...]:
     """Return the places and the names of the arguments that a kernel writes."""
     unsaid = load_table(__file__, "kernels.toml")["writes"].get(base_name(func), ())
     return tuple(
@@ -53,7 +53,7 @@ def _written(func: Any) -> tuple[tuple[int, str], ...]:
 def outputs_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
     """Return the tensors that a call has written, in the order of its schema, and then those that it has made."""
     written: list[torch.Tensor] = []
-    for position, name in _written(func):
+    for position, name in written_of(func):
         written += tensors(args[position] if position < len(args) else kwargs.get(name))
     if not written:
         return tensors(result)
