@@ -16,6 +16,10 @@ from .values import alternatives, is_tensors
 _CONSTANTS = {"int": 0, "float": 1.0, "number": 1, "bool": False, "Optional[Tensor]": None}
 
 
+#: Arguments that say what the kernel else finds out: without them the result is the same.
+_HINTS = (("aten::repeat_interleave.Tensor", "output_size"),)
+
+
 def _inputs(kernel: str) -> list[tuple[int, Any]]:
     return [(i, argument) for i, argument in enumerate(schema(kernel).arguments) if not is_written(argument)]
 
@@ -35,7 +39,7 @@ def _is_plain(argument: Any) -> bool:
 
 def _defaults(kernel: str, flags: Flags) -> Iterator[Target]:
     for place, argument in _inputs(kernel):
-        if argument.has_default_value() and _is_plain(argument):
+        if argument.has_default_value() and _is_plain(argument) and (kernel, argument.name) not in _HINTS:
             yield str(place), ""
 
 

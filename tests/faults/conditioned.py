@@ -13,7 +13,7 @@ from conformance.coverage.databases import tensors_of
 from . import arguments, conditions, inputs, outputs
 from .conditions import under
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
-from .overloads import SCALARS, VECTORS, draws, is_index, operator_of
+from .overloads import SQUARE, SQUARE_PLACES, VECTORS, draws, has_one_element, is_index, operator_of
 from .overriding import Behaviour, Call
 from .values import larger, over_tensors, with_change
 
@@ -68,17 +68,26 @@ def _cut_inputs(fault: Fault, hit: Hits) -> Behaviour:
     return behaviour
 
 
-def _lacks(kernel: str, axis: str) -> bool:
-    """Return whether no result of a kernel has this axis."""
-    operator = operator_of(kernel)
-    return operator in SCALARS or (operator in VECTORS and axis.startswith("second"))
+def _lacks(kernel: str, flags: Flags, place: str, word: str) -> bool:
+    """Return whether a tensor of a kernel has no axis of this length in any call that fits into memory."""
+    operator, (axis, _, power) = operator_of(kernel), word.partition(" ")
+    if place.startswith("r") and (
+        has_one_element(kernel, flags) or (operator in VECTORS and axis == "second") or (kernel, axis) in _OF_TWO
+    ):
+        return True
+    is_square = operator in SQUARE or (kernel, place) in SQUARE_PLACES
+    return is_square and axis == "last" and int(power) >= _MOST_OF_A_SQUARE
+
+
+#: Axes that have two elements in every call, and the exponent from which no matrix is as long as it is wide.
+_OF_TWO, _MOST_OF_A_SQUARE = (("aten::view_as_real", "last"),), 12
 
 
 def _long(places: Callable[[str, Flags], Iterator[Target]]) -> Callable[[str, Flags], Iterator[Target]]:
     def targets(kernel: str, flags: Flags) -> Iterator[Target]:
         for place, _ in places(kernel, flags):
             for word in conditions.long_words(kernel, flags, place):
-                if not (place.startswith("r") and _lacks(kernel, word)):
+                if not _lacks(kernel, flags, place, word):
                     yield place, word
 
     return targets
@@ -137,7 +146,8 @@ def _float_results(kernel: str, flags: Flags) -> Iterator[Target]:
     """Yield parts of results that are no draws: nothing says how exact a draw is."""
     if draws(kernel):
         return
-    seen = {flag for flags_of_place in flags.values() for flag in flags_of_place}
+    # A kernel that returns nothing has no flags of results.
+    seen = set(flags.get("r") or (flag for flags_of_place in flags.values() for flag in flags_of_place))
     for place, _ in outputs.results(kernel, flags):
         if is_index(kernel, int(place[1:])):
             continue

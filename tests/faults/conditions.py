@@ -18,7 +18,7 @@ from conformance.coverage.databases import tensors_of
 from conformance.coverage.flags import dtypes_of
 
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
-from .overloads import SCALARS, VECTORS, is_written, kind_of, operator_of, schema
+from .overloads import SAME_FOR_A_SHAPE, VECTORS, has_one_element, is_written, kind_of, operator_of, schema
 from .overriding import Behaviour, Call
 from .values import (
     alternatives,
@@ -63,7 +63,7 @@ def under(family: str, base: Kind, condition: Condition) -> Kind:
         return Fault(base.family, base.name, fault.target, fault.place, detail), word
 
     def targets(kernel: str, flags: Flags) -> Iterator[Target]:
-        if base.name == "row" and operator_of(kernel) in VECTORS | SCALARS:
+        if _shows_nothing(base, kernel, flags):
             return
         for place, detail in base.targets(kernel, flags):
             for word in condition.words(kernel, flags, place):
@@ -87,6 +87,15 @@ def under(family: str, base: Kind, condition: Condition) -> Kind:
     return Kind(family, f"{base.name}, {condition.name}", targets, behave, needs, variants)
 
 
+def _shows_nothing(base: Kind, kernel: str, flags: Flags) -> bool:
+    """Return whether no result of a kernel has what a fault spoils: a second element, a row, another value."""
+    return (
+        (base.name in ("last", "row", "block") and has_one_element(kernel, flags))
+        or (base.name == "row" and operator_of(kernel) in VECTORS)
+        or (base.name == "stale" and kernel in SAME_FOR_A_SHAPE)
+    )
+
+
 def _if(met: Callable[[Call], bool]) -> Around:
     return lambda call, broken: broken(call) if met(call) else call.run()
 
@@ -105,7 +114,19 @@ def dtype_of(values: Sequence[Any]) -> torch.dtype | None:
 
 
 def _dtypes(kernel: str, flags: Flags, place: str) -> Iterator[str]:
-    yield from sorted({dtype for seen in flags.values() for dtype in dtypes_of(seen)} - {"complex32"})
+    """Yield the dtypes that a call of the kernel may have: ``dtype_of`` looks at arguments alone."""
+    given = {at: set(dtypes_of(seen)) for at, seen in flags.items() if at.isdigit()}
+    found = set().union(*given.values()) - {"complex32"}
+    required = (str(at) for at, argument in enumerate(schema(kernel).arguments) if kind_of(argument) == "Tensor")
+    # The probabilities of a draw, or the parts of a complex number, are of floating point in every call.
+    if any(given.get(at) and all(_is_floating(name) for name in given[at]) for at in required):
+        found = {name for name in found if _is_floating(name)}
+    yield from sorted(found)
+
+
+def _is_floating(name: str) -> bool:
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype.is_floating_point
 
 
 def _float_dtypes(kernel: str, flags: Flags, place: str) -> Iterator[str]:
@@ -118,9 +139,17 @@ def _in_dtype(kernel: str, word: str, values: Values) -> Iterator[Values]:
     wanted, now = getattr(torch, word), dtype_of(list(values.values()))
     if wanted is not now or "dtype" in values:
         changed = {
-            name: over_tensors(value, lambda t: t.to(wanted) if t.dtype is now else t) for name, value in values.items()
+            name: over_tensors(value, lambda t: _cast(t, wanted) if t.dtype is now else t)
+            for name, value in values.items()
         }
         yield {**changed, **({"dtype": wanted} if "dtype" in values else {})}
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the tensor in a dtype; of truth values, some of each, in an order without a period."""
+    if dtype is not torch.bool:
+        return tensor.to(dtype)
+    return ((torch.arange(tensor.numel()) * 40503 >> 7) % 2).bool().view(tensor.shape)
 
 
 ONE_DTYPE = Condition(
@@ -294,5 +323,20 @@ def can_be_long(fault: Fault, flags: Flags) -> bool:
 
 
 def made_long(fault: Fault, values: Values) -> Iterator[Values]:
-    """Yield the values with one of their sizes beyond the fault's length."""
-    yield from long_axes(values, 2 ** int(fault.detail.rpartition(" ")[2]) + 3)
+    """Yield the values with one of their sizes beyond the fault's length, and then with another part beyond it."""
+    length = 2 ** int(fault.detail.rpartition(" ")[2])
+    yield from long_axes(values, length + 3)
+    # A maximum of repeated rows is that of the first ones.
+    for given in long_axes(values, length + 3):
+        yield {name: over_tensors(value, lambda t: _raised(t, fault.detail)) for name, value in given.items()}
+
+
+def _raised(tensor: torch.Tensor, word: str) -> torch.Tensor:
+    """Return the tensor with larger numbers beyond a length; integers, which may be indices, stay."""
+    if not tensor.is_floating_point() or beyond(tensor, word) is None:
+        return tensor
+    copy = tensor.clone()
+    part = beyond(copy, word)
+    assert part is not None
+    part.mul_(1.5).add_(1)
+    return copy

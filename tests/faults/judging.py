@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,11 @@ from .recording import Map
 
 #: Cases that a fault goes through, and seconds of processor time for all of them and for one.
 MOST, _SECONDS, _DEADLINE = 80, 40.0, 20.0
+#: Copies for the direct calls of one fault, and the signals that end a copy in one of them.
+_DEATHS, _DIED = (
+    4,
+    tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS)),
+)
 #: Cases that are not on the subject, tried after all that are.
 _VAGUE = 5
 
@@ -135,11 +141,7 @@ def judged(
     say: Callable[[str], None],
 ) -> list[Judged]:
     """Judge every fault: direct calls in one copy, cases in another."""
-    shown: dict[Fault, Shown] = {}
-    for copy in forks.run(faults, lambda fault, send: show(fault, found, known, accelerator, send), processes):
-        if copy.error:
-            say(f"no direct call of {copy.task}: {copy.error.splitlines()[-1]}")
-        shown[copy.task] = copy.messages[-1] if copy.messages else Shown(False)
+    shown = _shown(faults, accelerator, found, known, processes, say)
     say(f"{sum(item.live for item in shown.values())} of {len(shown)} faults are live")
     results = []
     tasks = [(fault, *candidates(fault, found)) for fault in faults if shown[fault].live]
@@ -158,6 +160,33 @@ def judged(
         results.append(_result(copy, shown[copy.task[0]]))
     order = {fault: number for number, fault in enumerate(faults)}
     return sorted(results, key=lambda item: order[item.fault])
+
+
+def _shown(
+    faults: Sequence[Fault],
+    accelerator: str,
+    found: Map,
+    known: corpus.Corpus,
+    processes: int,
+    say: Callable[[str], None],
+) -> dict[Fault, Shown]:
+    """Return what direct calls show of each fault; a copy that a call ends or delays has one behind it."""
+    shown: dict[Fault, Shown] = {}
+    left = dict.fromkeys(faults, 0)
+    for _ in range(_DEATHS):
+        tasks_left, left = list(left.items()), {}
+        for copy in forks.run(
+            tasks_left, lambda task, send: show(task[0], found, known, accelerator, send, task[1]), processes
+        ):
+            fault = copy.task[0]
+            if copy.error:
+                say(f"no direct call of {fault}: {copy.error.splitlines()[-1]}")
+            shown[fault] = copy.messages[-1] if copy.messages else Shown(False)
+            if copy.status and copy.status not in _DIED:  # too slow
+                shown[fault] = replace(shown[fault], live=False)
+            if copy.status and not shown[fault].live:
+                left[fault] = shown[fault].calls
+    return shown
 
 
 def _judge(task: tuple[Fault, list[str], list[str], bool], accelerator: str, send: forks.Send) -> None:

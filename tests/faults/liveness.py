@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from .overloads import kind_of as kind_name
 from .overriding import overridden
 from .population import kind_of
 from .recording import Map, call, key_of
-from .values import alternatives, filled, is_tensors, over_tensors
+from .values import alternatives, few_values, filled, is_tensors, over_tensors, spread
 
 #: Pairs of calls with unlike values of an argument that say that a kernel does not read it.
 _ENOUGH = 2
@@ -42,13 +42,14 @@ _SECONDS = 6.0
 class Shown:
     """Whether a direct call showed an effect, the call, and the number of calls that met the fault's condition.
 
-    ``impossible`` says why no legal call can show one.
+    ``impossible`` says why no legal call can show one. ``calls`` counts the direct calls that have begun.
     """
 
     live: bool
     by: str = ""
     hits: int = 0
     impossible: str = ""
+    calls: int = 0
 
 
 def armed(fault: Fault, hit: Hits, device: torch.device) -> AbstractContextManager[Any]:
@@ -59,23 +60,34 @@ def armed(fault: Fault, hit: Hits, device: torch.device) -> AbstractContextManag
     return overridden({fault.target: kind.behave(fault, hit)}, key_of(device))
 
 
-def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send: forks.Send) -> None:
-    """Send a ``Shown`` for a fault; nothing if the process dies on the way."""
+def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send: forks.Send, after: int = 0) -> None:
+    """Send a ``Shown`` for a fault before each direct call ``after`` the first ones, and the last one at the end."""
     forks.limit(_SECONDS * 2)
     device = str(bench.Bench(accelerator=accelerator).device)
     hits = Hits()
     deadline = time.process_time() + _SECONDS
-    send(Shown(False))
     works = _backward(fault, known, device) if fault.family == "F" else _forward(fault, found, known, device)
     signs = fault.family == "F" or zeros_have_signs(fault.target, found)
-    for name, work in works:
+    for number, (name, work) in enumerate(works):
         if time.process_time() > deadline:
             break
-        if _differs(fault, hits, work, device, signs=signs):
+        if number < after:
+            continue
+        begun = Shown(False, "", hits.count, calls=number + 1)
+        send(begun)
+        # A process that ends on the broken device, and not on the healthy one before, shows the fault.
+        if _differs(
+            fault, hits, work, device, signs=signs, broken=functools.partial(send, replace(begun, live=True, by=name))
+        ):
             send(Shown(True, name, hits.count))
             return
-    reads = not hits.count or _reads(fault, found, known, device)
-    send(Shown(False, "", hits.count, "" if reads else "the kernel does not read the values of this argument"))
+        send(begun)
+    reason = ""
+    if not hits.count:
+        reason = "PyTorch's CPU refuses every call that meets the condition" if _is_refused(fault, found, known) else ""
+    elif not _reads(fault, found, known, device):
+        reason = "the kernel does not read the values of this argument"
+    send(Shown(False, "", hits.count, reason))
 
 
 #: Parts of the names of kinds that change the values that a kernel reads of one argument.
@@ -106,6 +118,39 @@ def _reads(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> bool:
     return compared < _ENOUGH
 
 
+class _Stub:
+    """A call of a kernel that returns nothing: whether its values meet the condition of a fault is all that it says."""
+
+    def __init__(self, fault: Fault, values: dict[str, Any]) -> None:
+        self.arguments, self.schema = list(schema(fault.target).arguments), schema(fault.target)
+        self.name, self.values = fault.target, list(values.values())
+
+    def run(self, values: Any = None) -> None:
+        """Compute nothing."""
+
+
+def _is_refused(fault: Fault, found: Map, known: corpus.Corpus) -> bool:
+    """Return whether several direct calls of the kernel meet the condition of a fault, and the host refuses them all.
+
+    That an operand has no dimensions and another one has gaps, for example, no ``index_select`` takes.
+    """
+    kind = kind_of(fault)
+    if kind is None or not fault.kind.startswith((*_OF_VALUES, "default")):
+        return False
+    hits, refused, function = Hits(), 0, overload(fault.target)
+    for values in _known_values(fault.target, known):
+        for given in itertools.islice(_safely(kind.variants(fault, values)), _TRIED):
+            before = hits.count
+            with contextlib.suppress(Exception):
+                kind.behave(fault, hits)(_Stub(fault, given))  # type: ignore[arg-type]
+            if hits.count == before:
+                continue
+            if not _host_refuses(function, given):
+                return False
+            refused += 1
+    return refused >= _ENOUGH
+
+
 def _result(function: Any, values: list[Any], device: str) -> Callable[[], Any]:
     return lambda: call(function, [_placed(value, device) for value in values])
 
@@ -122,11 +167,14 @@ def zeros_have_signs(kernel: str, found: Map) -> bool:
     return facts(operator).signed_zeros or {"bool", "complex64"} <= taken
 
 
-def _differs(fault: Fault, hits: Hits, work: Callable[[], Any], device: str, *, signs: bool) -> bool:
+def _differs(
+    fault: Fault, hits: Hits, work: Callable[[], Any], device: str, *, signs: bool, broken: Callable[[], None]
+) -> bool:
     right, error = _outcome(work, device)
     if error and fault.family != "G":
         return False  # what the healthy device refuses says nothing
     before = hits.count
+    broken()
     with armed(fault, hits, torch.device(device)):
         wrong, other_error = _outcome(work, device)
     if hits.count == before:
@@ -186,18 +234,37 @@ def _forward(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> Ite
     if fault.family in "NO":
         yield from _sequences(fault, names, known, device)
         return
-    for changed in (False, True):
+    for change in (_as_known, _varied, _with_few_values, _set):
         for name in names:
             function = overload(name)
             for values in _known_values(name, known):
-                for given in _safely(kind.variants(fault, values)) if changed else [values]:
+                for given in change(name, values, lambda values: _safely(kind.variants(fault, values))):
                     yield name, _on_device(function, list(given.values()), device)
-    for name in names:
-        function = overload(name)
-        for values in _known_values(name, known):
-            for set_ in _with_settings(name, values):
-                for given in itertools.chain([set_], itertools.islice(_safely(kind.variants(fault, set_)), 12)):
-                    yield name, _on_device(function, list(given.values()), device)
+
+
+#: What changes the values of a call so that the condition of a fault is met.
+Vary = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+
+
+def _as_known(name: str, values: dict[str, Any], vary: Vary) -> Iterator[dict[str, Any]]:
+    yield values
+
+
+def _varied(name: str, values: dict[str, Any], vary: Vary) -> Iterator[dict[str, Any]]:
+    return vary(values)
+
+
+def _with_few_values(name: str, values: dict[str, Any], vary: Vary) -> Iterator[dict[str, Any]]:
+    """Yield the values so that some are equal: a comparison of unlike numbers gives one result, whatever is read."""
+    few = few_values(values)
+    for given in itertools.chain([few], itertools.islice(vary(few), 12)):
+        yield few_values(given)
+
+
+def _set(name: str, values: dict[str, Any], vary: Vary) -> Iterator[dict[str, Any]]:
+    """Yield the values with other settings."""
+    for set_ in _with_settings(name, values):
+        yield from itertools.chain([set_], itertools.islice(vary(set_), 12))
 
 
 def _with_settings(name: str, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -208,17 +275,25 @@ def _with_settings(name: str, values: dict[str, Any]) -> Iterator[dict[str, Any]
                 yield {**values, argument.name: other}
 
 
+#: Overloads that the databases do not call, and those with the same arguments and perhaps more.
+_LIKE = {"aten::_reshape_alias": "aten::as_strided"}
+
+
 def _known_values(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
     """Yield values of an overload that the databases call, or those of another form of its operator."""
     arguments = overload(name)._schema.arguments
     names = [argument.name for argument in arguments]
     optional = [argument.name for argument in arguments if kind_name(argument) == "Optional[Tensor]"]
-    every = [dict(zip(names, encoding.decode(encoded), strict=True)) for encoded in known.calls.get(name, ())]
+    like = known.calls.get(name) or [each[: len(names)] for each in known.calls.get(_LIKE.get(name, ""), ())]
+    every = [dict(zip(names, encoding.decode(encoded), strict=True)) for encoded in like]
     if not every or any(argument.is_out for argument in arguments):  # an output of the databases may be empty
         every += itertools.islice(_values_of_other_forms(name, known), 8)
     yield from every
     for values in every[:3]:
         yield from filled(values, optional)
+    given = [argument.name for argument in arguments if not argument.is_out]
+    if not any(tensor.dim() for values in every for key in given for tensor in databases.tensors_of(values[key])):
+        yield from itertools.chain.from_iterable(spread(values, 12) for values in every[:1])
 
 
 def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
@@ -229,13 +304,14 @@ def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str
         names = [argument.name for argument in overload(form)._schema.arguments]
         for encoded in known.calls[form]:
             given = dict(zip(names, encoding.decode(encoded), strict=True))
-            wanted = [argument for argument in arguments if not argument.is_out]
-            if any(argument.name not in given and not argument.has_default_value() for argument in wanted):
-                break
-            values = {argument.name: given.get(argument.name, argument.default_value) for argument in wanted}
-            for argument in wanted:  # a number where this form takes a tensor
-                if kind_name(argument) == "Tensor" and type(values[argument.name]) in (bool, int, float):
-                    values[argument.name] = torch.tensor(values[argument.name])
+            first = next(iter(databases.tensors_of(list(given.values()))), None)
+            values = {}
+            for place, argument in enumerate(argument for argument in arguments if not argument.is_out):
+                value = given.get(argument.name, argument.default_value)
+                # ``isin`` has "elements" or "element" in one place, ``scatter`` a "src" or a "value".
+                if argument.name not in given and not argument.has_default_value():
+                    value = first.dtype if argument.name == "dtype" and first is not None else _at(given, place)
+                values[argument.name] = _as_taken(value, kind_name(argument), first)
             if not outs:
                 yield values
                 continue
@@ -243,7 +319,32 @@ def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str
                 results = databases.tensors_of(
                     call(overload(form), [_placed(value, "cpu") for value in given.values()])
                 )
-                yield {**values, **dict(zip(outs, map(torch.zeros_like, results), strict=False))}
+                empty = [torch.zeros_like(result) for result in results]
+                is_list = kind_name(arguments[-1]) == "List[Tensor]"
+                yield {**values, **({outs[0]: empty} if is_list else dict(zip(outs, empty, strict=False)))}
+
+
+def _at(values: dict[str, Any], place: int) -> Any:
+    return [*values.values(), None][min(place, len(values))]
+
+
+def _as_taken(value: Any, kind: str, first: torch.Tensor | None) -> Any:
+    """Return the value of another form as this form takes it: a tensor for a number, a list for one, or the reverse.
+
+    Of an empty tensor, the number is one.
+    """
+    is_number = type(value) in (bool, int, float, complex)
+    if kind == "Tensor" and is_number:
+        # Beside a tensor of 16 bits, a number in float32 would promote the result.
+        dtype = first.dtype if first is not None and (first.is_floating_point() or type(value) is int) else None
+        return torch.tensor(value, dtype=dtype)
+    if kind in ("Tensor", "number", "float", "int") and isinstance(value, (list, tuple)) and value:
+        return _as_taken(value[0], kind, first)
+    if kind in ("number", "float", "int") and isinstance(value, torch.Tensor):
+        return value.flatten()[0].item() if value.numel() else 1
+    if kind == "List[number]" and is_tensors(value):
+        return [_as_taken(item, "number", first) for item in value]
+    return value
 
 
 #: Wrong calls that are tried on the host.
@@ -272,19 +373,32 @@ def _sequences(
                 # Before each changed call one of another shape, one of another dtype, and one that is refused.
                 before = itertools.cycle([*every, *refused] or [values])
                 given += [each for one in changed for each in (next(before), one)]
-                given += [each for one in changed for each in (*refused[:1], one)]
+                given += [each for one in (*changed, turned) for each in (*refused[:1], one)]
             works = [_on_device(function, list(each.values()), device) for each in given]
             both = functools.partial(_all_of, works)
             yield name, _on_a_thread(both) if fault.family == "O" else both
 
 
 def _refused(function: Any, values: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield those values of the first ones that PyTorch's CPU refuses."""
+    """Yield those values of the first ones that PyTorch refuses.
+
+    The meta function is asked: it has no memory that a wrong call could read. Of public functions, the CPU is too.
+    """
+    name = function._schema.name.partition("::")[2]
+    places = ("meta",) if name.startswith("_") or "backward" in name else ("meta", "cpu")
     for given in itertools.islice(values, _TRIED):
-        try:
-            call(function, [_placed(value, "cpu") for value in given.values()])
-        except Exception:  # each function refuses in its own way
+        if any(_host_refuses(function, given, place) for place in places):
             yield given
+
+
+def _host_refuses(function: Any, values: dict[str, Any], device: str = "cpu") -> bool:
+    try:
+        call(function, [_placed(value, device) for value in values.values()])
+    except NotImplementedError:  # it has no such kernel
+        return False
+    except Exception:  # each function refuses in its own way
+        return True
+    return False
 
 
 def _turned(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from conformance.coverage.flags import size_class
 
 #: Overloads that give memory without values, or that every call needs. A fault in them breaks everything at once.
 _PLUMBING = ("aten::empty", "aten::set_", "aten::resize_", "aten::record_stream", "aten::_has_compatible")
@@ -15,9 +17,28 @@ VECTORS = frozenset(
     f"aten::{name}"
     for name in (
         "linspace", "logspace", "arange", "range", "bincount", "histc", "randperm", "mv", "addmv", "masked_select",
+        "repeat_interleave",
     )
 )  # fmt: skip
 SCALARS = frozenset(f"aten::{name}" for name in ("dot", "vdot", "equal", "_local_scalar_dense", "is_set_to"))
+#: Kernels whose result follows from its shape: one that is kept from a call before is right.
+SAME_FOR_A_SHAPE = frozenset(("aten::eye.out", "aten::eye.m_out"))
+#: Kernels that take matrices as long as they are wide: a matrix of 2^12 rows takes minutes on a CPU.
+SQUARE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "linalg_eig", "_linalg_eigh", "linalg_eigvals", "_linalg_eigvals", "linalg_cholesky_ex", "cholesky",
+        "linalg_inv_ex", "linalg_ldl_factor_ex", "_linalg_det", "_linalg_slogdet", "cholesky_inverse",
+        "linalg_matrix_exp",
+    )
+)  # fmt: skip
+#: The same for one argument or result of a kernel.
+SQUARE_PLACES = frozenset((("aten::triangular_solve.X", "r1"), ("aten::triangular_solve.X", "1"),
+                           ("aten::linalg_solve_triangular", "0"), ("aten::linalg_solve_triangular.out", "0"),
+                           ("aten::linalg_ldl_solve", "0"), ("aten::linalg_ldl_solve.out", "0"),
+                           ("aten::cholesky_solve", "1"), ("aten::_cholesky_solve_helper", "1"),
+                           ("aten::_linalg_solve_ex.result", "0"), ("aten::linalg_lu_solve", "0"),
+                           ("aten::linalg_lu_solve.out", "0")))  # fmt: skip
 #: Parts of the names of kernels that belong to other libraries or to the CPU alone.
 _FOREIGN = ("mkldnn", "cudnn", "miopen", "_for_cpu", "fbgemm", "quantized")
 #: Dispatch keys of the implementations that PyTorch shares between all devices.
@@ -111,6 +132,14 @@ def _forms(operator: str) -> list[str]:
     return [
         name for name in _by_operator().get(operator, []) if any(argument.is_out for argument in schema(name).arguments)
     ]
+
+
+def has_one_element(kernel: str, flags: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a kernel's results have one element each, as a sum of all has, in every call that is known."""
+    if operator_of(kernel) in SCALARS:
+        return True
+    has_several = any(size_class(seen) > 1 for place, seen in flags.items() if place.isdigit())
+    return has_several and "0-dim" in flags.get("r", ()) and size_class(flags["r"]) <= 1
 
 
 def draws(name: str) -> bool:

@@ -98,8 +98,9 @@ def larger(values: dict[str, Any], elements: int) -> Iterator[dict[str, Any]]:
     lists = [item for value in values.values() if isinstance(value, (list, tuple)) for item in value]
     tensors += [item for item in lists if isinstance(item, torch.Tensor)]
     sizes = [size for tensor in tensors for size in tensor.shape if size > 0]
-    if not sizes and tensors:
-        yield {name: over_tensors(value, lambda t: _spread(t, elements)) for name, value in values.items()}
+    if not sizes:
+        yield from spread(values, elements)
+    yield from _counted(values, elements)
     most = max((tensor.numel() for tensor in tensors), default=0)
     for size in dict.fromkeys(sizes):
         for wanted in (elements, elements * 4):
@@ -122,16 +123,35 @@ def larger(values: dict[str, Any], elements: int) -> Iterator[dict[str, Any]]:
                 continue
 
 
+#: How far values spread from one: within the domain of most functions, and over the range of a histogram.
+_STEPS = (0.5, 21.0)
+
+
 class _TooLarge(Exception):
     """Raised for a tensor that would be too large."""
 
 
-def _spread(tensor: torch.Tensor, elements: int) -> torch.Tensor:
-    """Return a vector of values near that of a 0-dim tensor."""
+def spread(values: dict[str, Any], elements: int) -> Iterator[dict[str, Any]]:
+    """Yield the values with vectors in the place of tensors without dimensions."""
+    for step in _STEPS if any(True for value in values.values() for _ in tensors_of(value)) else ():
+        yield {name: over_tensors(value, lambda t, by=step: _spread(t, elements, by)) for name, value in values.items()}
+
+
+def _spread(tensor: torch.Tensor, elements: int, by: float) -> torch.Tensor:
+    """Return a vector of values between that of a 0-dim tensor and one that is larger by some amount."""
     if tensor.dim():
         return tensor
     vector = tensor.repeat(elements)
-    return vector + torch.linspace(0, 0.5, elements, dtype=tensor.dtype) if tensor.is_floating_point() else vector
+    steps = torch.linspace(0, by, elements, dtype=torch.float64).to(tensor.dtype)
+    return vector + steps if tensor.is_floating_point() else vector
+
+
+def few_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with whole numbers from −1 to 1 in their tensors of floating point: some of them are equal."""
+    return {
+        name: over_tensors(value, lambda t: t.round().clamp(-1, 1) if t.is_floating_point() else t)
+        for name, value in values.items()
+    }
 
 
 def _tiled(tensor: torch.Tensor, place: int, factor: int) -> torch.Tensor:
@@ -187,15 +207,22 @@ def alternatives(value: Any, kind: str) -> Iterator[Any]:
 _COUNTS = ("steps", "n", "window_length", "minlength", "bins", "end", "k", "size", "shape", "output_size")
 
 
-def long_axes(values: dict[str, Any], length: int) -> Iterator[dict[str, Any]]:
-    """Yield the values with one size after another beyond a length, in all tensors and lists of sizes that have it."""
+def _counted(values: dict[str, Any], length: int) -> Iterator[dict[str, Any]]:
+    """Yield the values with this length in the place of each number that says how long a result is."""
     for name in _COUNTS:
         if type(values.get(name)) is int and length < _MOST:
             yield {**values, name: length}
         elif isinstance(values.get(name), (list, tuple)):
             for at in range(len(values[name])):
                 yield {**values, name: [length if place == at else size for place, size in enumerate(values[name])]}
+
+
+def long_axes(values: dict[str, Any], length: int) -> Iterator[dict[str, Any]]:
+    """Yield the values with one size after another beyond a length, in all tensors and lists of sizes that have it."""
+    yield from _counted(values, length)
     given = [tensor for value in values.values() for tensor in tensors_of(value)]
+    if not any(tensor.dim() for tensor in given):
+        yield from spread(values, length)
     for size in dict.fromkeys(size for tensor in given for size in tensor.shape if size > 0):
         with contextlib.suppress(_TooLarge, RuntimeError):
             yield {name: _with_size(value, size, length // size + 1) for name, value in values.items()}
@@ -207,11 +234,16 @@ def long_axes(values: dict[str, Any], length: int) -> Iterator[dict[str, Any]]:
             if is_tensors(value):
                 with contextlib.suppress(_TooLarge, RuntimeError, IndexError):
                     yield {**values, name: over_tensors(value, lambda t, at=place: _lengthened(t, at, length))}
-        with contextlib.suppress(_TooLarge, RuntimeError, IndexError):
-            yield {
-                name: over_tensors(value, lambda t, at=place: _lengthened(t, at, length))
-                for name, value in values.items()
-            }
+        yield from _all_lengthened(values, place, length)
+    # Of a batch in one dimension there is no second one.
+    more = {name: over_tensors(value, lambda t: t.unsqueeze(0)) for name, value in values.items()}
+    for place in (0, 1):
+        yield from _all_lengthened(more, place, length)
+
+
+def _all_lengthened(values: dict[str, Any], place: int, length: int) -> Iterator[dict[str, Any]]:
+    with contextlib.suppress(_TooLarge, RuntimeError, IndexError):
+        yield {name: over_tensors(value, lambda t: _lengthened(t, place, length)) for name, value in values.items()}
 
 
 def _along(first: torch.Tensor, dim: int, length: int) -> Callable[[torch.Tensor], torch.Tensor]:
