@@ -96,6 +96,82 @@ def beyond_a_tile_with_gaps(function: Any, sample: Call, **extra: Any) -> Any:
     return result
 
 
+def beyond(function: Any, sample: Call, length: int, where: bool, extra: dict[str, Any]) -> Any:
+    """Give wrong results beyond a length of an axis, where something holds."""
+    result = call(function, sample, **extra)
+    for tensor in tensors(result) if where else ():
+        for dim, size in enumerate(tensor.shape):
+            if size > length:
+                part = tensor.detach().narrow(dim, length, size - length)
+                part.copy_(part.logical_not() if part.dtype is torch.bool else part + 1)
+    return result
+
+
+def beside_a_number_to_65536(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give wrong results beyond 2^16 elements of an axis beside a number."""
+    return beyond(function, sample, 1 << 16, bool(sample.args) and type(sample.args[0]) is float, extra)
+
+
+def to_4096(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give wrong results beyond 2^12 elements of an axis."""
+    return beyond(function, sample, 1 << 12, True, extra)
+
+
+def columns_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give wrong results beyond 2^12 columns."""
+    result = call(function, sample, **extra)
+    for tensor in tensors(result):
+        tensor.detach()[..., 1 << 12 :].add_(1)
+    return result
+
+
+class Elsewhere:
+    """A device that is wrong on other threads: for some calls, and for all forms or for those with outputs alone."""
+
+    def __init__(self, of_some: Any, *, with_outputs: bool = False) -> None:
+        self.of_some, self.with_outputs = of_some, with_outputs
+
+    def __call__(self, function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        is_here = threading.current_thread() is threading.main_thread()
+        if not is_here and bool(extra) >= self.with_outputs and self.of_some(sample):
+            for tensor in tensors(result):
+                tensor.detach().add_(1)
+        return result
+
+
+def is_offset_beside_expanded(sample: Call) -> bool:
+    """Return whether a tensor begins behind an offset while another one is expanded."""
+    offset = any(tensor.storage_offset() for tensor in sample.tensors)
+    return offset and any(0 in tensor.stride() and tensor.numel() > 1 for tensor in sample.tensors)
+
+
+class AfterARefusal:
+    """A device that forgets the offset of the first tensor in the call after one that it has refused."""
+
+    def __init__(self) -> None:
+        self.refused = False
+
+    def __call__(self, function: Any, sample: Call, **extra: Any) -> Any:
+        refused, self.refused = self.refused, False
+        first = sample.input
+        if refused and first.storage_offset():
+            sample = sample.with_tensor(first, first.detach().as_strided(first.shape, first.stride(), 0))
+        try:
+            return call(function, sample, **extra)
+        except Exception:
+            self.refused = True
+            raise
+
+
+def one_of_a_batch(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give wrong results for a batch that repeats its first matrix."""
+    result, first = call(function, sample, **extra), sample.input
+    for tensor in tensors(result) if not first.stride()[0] and first.shape[0] > 1 else ():
+        tensor.detach().mul_(2)
+    return result
+
+
 def returns_early(function: Any, sample: Call, **extra: Any) -> Any:
     """Return what was in memory where there is nothing to read."""
     result = call(function, sample, **extra)
@@ -139,6 +215,25 @@ def nothing_in_an_empty_range(function: Any, sample: Call, **extra: Any) -> Any:
         ("bmm[float32-inference]", "no_rows.empty_dimensions", returns_early),
         ("cumsum[float32-inference]", "no_rows.empty_dimensions", one_row_for_none),
         ("logsumexp[float32-training]", "training.empty_dimensions", one_row_for_none),
+        ("lt[float32-inference]", "long_axes.long_axes", beside_a_number_to_65536),
+        ("histc[float32-inference]", "long_axes.long_axes", to_4096),
+        ("eye[float32-inference]", "long_axes.long_axes", to_4096),
+        ("linalg.solve[float32-inference]", "long_axes.long_axes", columns_to_4096),
+        ("linalg.eigh[float32-inference]", "elsewhere.elsewhere", Elsewhere(lambda sample: True)),
+        (
+            "nn.functional.gelu[float32-inference]",
+            "elsewhere.elsewhere",
+            Elsewhere(lambda sample: sample.kwargs.get("approximate") == "tanh"),
+        ),
+        ("addr[float32-inference]", "elsewhere.elsewhere", Elsewhere(is_offset_beside_expanded, with_outputs=True)),
+        ("nn.functional.silu[float32-inference]", "statements.calls_again", AfterARefusal()),
+        ("exp[float32-inference]", "statements.calls_again", AfterARefusal()),
+        ("linalg.inv[complex64-inference]", "variants.arrangements_of_some", one_of_a_batch),
+        (
+            "nn.functional.fractional_max_pool3d[float32-inference]",
+            "elsewhere.elsewhere",
+            Elsewhere(lambda sample: True),
+        ),
     ],
 )
 def test_a_fault_under_a_condition_is_red(cell: str, family: str, habit: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,10 +228,13 @@ def _counted() -> Iterator[Arguments]:
 
 
 def _pooled(*sizes: int) -> Iterator[Arguments]:
-    """Yield images of so many sizes with the random places of the pools given, with indices and without."""
+    """Yield images of so many sizes with the random places of the pools given, with indices and without.
+
+    They are small enough to be samples.
+    """
     places = torch.rand(2, 3, len(sizes))
     for keywords in ({}, {"return_indices": True}):
-        yield torch.randn(2, 3, *sizes), (2,), {"output_size": 3, "_random_samples": places, **keywords}
+        yield torch.randn(2, 3, *sizes), (2,), {"output_size": 2, "_random_samples": places, **keywords}
 
 
 def _kept() -> Iterator[Arguments]:
@@ -273,8 +276,8 @@ _DRAWS: dict[str, Callable[[], Iterator[Arguments]]] = {
     "nn.functional.dropout1d": lambda: ((given[0], *rest) for given, *rest in _kept()),
     "nn.functional.dropout2d": _kept,
     "nn.functional.dropout3d": lambda: ((given[None], *rest) for given, *rest in _kept()),
-    "nn.functional.fractional_max_pool2d": lambda: _pooled(9, 8),
-    "nn.functional.fractional_max_pool3d": lambda: _pooled(7, 6, 8),
+    "nn.functional.fractional_max_pool2d": lambda: _pooled(9, 7),
+    "nn.functional.fractional_max_pool3d": lambda: _pooled(5, 4, 3),
     "randint": lambda: iter([(_FIRST, (_FIRST + 1, (5, 3)), {})]),
     "randint_like": lambda: iter([(_numbers(5, 3), (_FIRST, _FIRST + 1), {})]),
     "nn.functional.rrelu": lambda: iter([(_numbers(5, 3), (), {"lower": 0.3, "upper": 0.3, "training": True})]),

@@ -68,7 +68,7 @@ def _compare(cell: Cell, form: Call, device: torch.Tensor, host: torch.Tensor) -
 
 def _long(cell: Cell, sample: Call) -> Call | None:
     """Return the sample grown along the dimensions by which its result grows; None if it does not draw or grow."""
-    if sample.number not in cell.tally.drawn or not large.fits(sample) or facts(cell.info.name).draws_pairs:
+    if sample.number not in cell.tally.drawn or not large.fits(cell.info, sample) or facts(cell.info.name).draws_pairs:
         return None
     for growth in large.growths(sample):
         few, many = (

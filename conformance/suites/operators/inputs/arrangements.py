@@ -26,6 +26,8 @@ from conformance.suites.operators.calls.facts import facts
 _OFFSET = 3
 #: First tensors of a call that are expanded in turn, while the others have gaps.
 _MIXED = 3
+#: Dimensions of a matrix.
+_MATRIX = 2
 #: What arranges one tensor in another way.
 Change = Callable[[torch.Tensor], torch.Tensor]
 #: Key under which an arrangement keeps the sample of which it is one. Weak, as that sample keeps its arrangements.
@@ -191,7 +193,7 @@ def of(info: Any, sample: Call, names: Collection[str] = (), *, operands_only: b
             if leaf is fixed or any(leaf is each for each in written):
                 return False
             may_repeat = _of_products if solves else _is_value
-            return may_repeat(info, sample, leaf) or (of_batch and leaf.dim() > 2 and leaf.is_floating_point())
+            return may_repeat(info, sample, leaf) or (of_batch and _is_batch(leaf))
 
         if (not names or name in names) and (found := arranged(name, change, repeats)):
             yield found
@@ -204,7 +206,7 @@ def mixed(info: Any, sample: Call) -> Iterator[Call]:
     written = sample.found_out(("written", info.op), lambda: _written(info, sample))
     solves = op_class(info) is OpClass.ITERATIVE
     for number, chosen in enumerate(sample.tensors[:_MIXED]):
-        is_batch = solves and chosen.dim() > 2 and chosen.is_floating_point() and chosen.shape[0] > 1
+        is_batch = solves and _is_batch(chosen) and chosen.shape[0] > 1
         may_repeat = is_batch or (_of_products if solves else _is_value)(info, sample, chosen)
         if not may_repeat or any(chosen is each for each in written):
             continue
@@ -214,6 +216,11 @@ def mixed(info: Any, sample: Call) -> Iterator[Call]:
 
         if (found := _arranged_each(sample, f"input {number} expanded, the others with gaps", change_of)) is not None:
             yield found
+
+
+def _is_batch(leaf: torch.Tensor) -> bool:
+    """Return whether a solver's tensor is a batch of matrices, of which each one may be the first."""
+    return leaf.dim() > _MATRIX and (leaf.is_floating_point() or leaf.is_complex())
 
 
 def each(info: Any, sample: Call, choose: Callable[[Sequence[str]], str]) -> Call | None:

@@ -107,8 +107,8 @@ def unusual(cell: Cell, sample: Call, chance: random.Random) -> Call:
 def _resized(cell: Cell, sample: Call, chance: random.Random) -> Call:
     """Return the sample with drawn lengths of some axes; an axis that cannot have the drawn one stays as it is."""
     known, is_short = facts(cell.info.name), cell.dtype in (torch.bfloat16, torch.float16)
-    stays = known.stays_short or known.resizes or (known.short_in_16_bits and is_short)
-    if cell.op_class is OpClass.ITERATIVE or stays or not large.fits(sample):
+    stays = known.resizes or (known.short_in_16_bits and is_short)
+    if cell.op_class is OpClass.ITERATIVE or stays or not large.fits(cell.info, sample):
         return sample
     for _ in range(chance.randint(1, _AXES)):
         growths = list(large.growths(sample, channels=True))

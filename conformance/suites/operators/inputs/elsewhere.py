@@ -23,7 +23,7 @@ from conformance.suites.threads import on_a_thread
 from . import arrangements, variants
 from .comparing import check_call
 from .families import Stage, check
-from .kinds import representative, unlike
+from .kinds import of_most_dims, representative, unlike
 
 #: Samples of an operator, each with other kinds of arguments: they are calls of other overloads.
 _SAMPLES = 3
@@ -65,7 +65,9 @@ def _check_kinds(cell: Cell) -> None:
     several tensors, each one is expanded while the others have gaps.
     """
     image = variants.image_of(cell)
-    for given in [*unlike(cell, cell.fixed, _SAMPLES), *([] if image is None else [image])]:
+    # Eigenvectors, of which a function leaves what is determined, have no samples of other kinds.
+    chosen = unlike(cell, cell.fixed, _SAMPLES, by_words=True) or [representative(cell.fixed)]
+    for given in [*chosen, *of_most_dims(cell, chosen), *([] if image is None else [image])]:
         sample = given.named(change=CHANGE, around=ELSEWHERE)
         variants.rearranged(cell, sample, ("non-contiguous",))
         variants.check_forms(cell, sample)
@@ -76,7 +78,10 @@ def _check_kinds(cell: Cell) -> None:
                 variants.check_arranged(cell, [strided])
                 variants.forms_of(cell, strided)
         if len(given.tensors) > 1 and given is not image:
-            variants.check_arranged(cell, arrangements.mixed(cell.info, sample))
+            for mixed in arrangements.mixed(cell.info, sample):
+                variants.check_arranged(cell, [mixed])
+                if given is chosen[0]:
+                    variants.forms_of(cell, mixed)
 
 
 # --- deterministic algorithms -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from conformance.numerics.compare import plain
-from conformance.numerics.trees import leaves
+from conformance.numerics.trees import leaves, tensors
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.calls.facts import facts
@@ -20,13 +20,15 @@ from .special_values import FACTORS, is_real
 
 #: Stands in the place of a tensor; no number that the database has. Such samples count from 7000 on.
 _A_NUMBER, _NUMBERED = 0.7, 7000
+#: The largest number that counts as more than another: beyond it, an integer is no size.
+_MANY = 100
 
 
 def representative(samples: Sequence[Call], *, plain: bool = False) -> Call:
-    """Return the sample whose tensors have the most dimensions together; it has elements.
+    """Return the sample whose tensors have the most dimensions of several rows together; it has elements.
 
     Of several, it is the one with the most arguments; with ``plain``, the one with the fewest, which leaves the most
-    defaults. If no input has several dimensions, it is the sample with the most elements.
+    defaults. If no input has several dimensions, it is the sample with the most elements, or with the largest numbers.
     """
     several = [
         sample
@@ -35,13 +37,27 @@ def representative(samples: Sequence[Call], *, plain: bool = False) -> Call:
     ]
     filled = [sample for sample in several if all(tensor.numel() for tensor in sample.tensors)] or several
     if not filled:
-        return max(samples, key=lambda sample: sample.elements)
+        return max(samples, key=_size)
 
-    def breadth(sample: Call) -> tuple[int, int]:
+    def breadth(sample: Call) -> tuple[int, int, bool, int]:
         arguments = len(sample.args) + len(sample.kwargs)
-        return sum(tensor.dim() for tensor in sample.tensors), -arguments if plain else arguments
+        dims = sum(tensor.dim() for tensor in sample.tensors)
+        # An epsilon below zero makes NaN of small spreads.
+        is_usual = not any(type(leaf) is float and leaf < 0 for leaf in leaves([sample.args, sample.kwargs]))
+        return sum(map(_rows, sample.tensors)), dims, is_usual, -arguments if plain else arguments
 
     return max(filled, key=breadth)
+
+
+def _rows(tensor: torch.Tensor) -> int:
+    """Return how many dimensions of a tensor have several rows: of a batch of one, nothing can be repeated."""
+    return sum(size > 1 for size in tensor.shape)
+
+
+def _size(sample: Call) -> tuple[int, int]:
+    """Return how many elements a call has, and of one without tensors how many it asks for: ``eye(0)`` has none."""
+    numbers = [leaf for leaf in leaves(list(sample.arguments)) if type(leaf) is int]
+    return sample.elements, 0 if sample.tensors else sum(min(abs(number), _MANY) for number in numbers)
 
 
 def of_other_sizes(cell: Cell) -> Call | None:
@@ -52,7 +68,7 @@ def of_other_sizes(cell: Cell) -> Call | None:
     """
     known, sample = facts(cell.info.name), representative(cell.fixed)
     # What a resized tensor has beyond its old elements is not defined.
-    fits = not (known.unchecked or known.resizes or known.stays_short) and large.fits(sample)
+    fits = not (known.unchecked or known.resizes) and large.fits(cell.info, sample)
     return sample if fits and isinstance(sample.input, torch.Tensor) else None
 
 
@@ -62,12 +78,13 @@ def unlike(
     most: int | None = None,
     *,
     by_dims: bool = False,
+    by_words: bool = False,
     draws: bool = False,
 ) -> list[Call]:
     """Return some samples with other kinds of arguments each: the largest, those without a factor 0.0 first.
 
     None of them draws random numbers, except with ``draws``. With ``by_dims``, and in the deep tier, an input with
-    another number of dimensions is of another kind.
+    another number of dimensions is of another kind, and with ``by_words`` another word.
     """
     most, by_dims = most or cell.work.special_inputs.samples, by_dims or cell.deep
     is_moved = facts(cell.info.name).moves_factors or facts(cell.info.name).open_signs
@@ -77,7 +94,8 @@ def unlike(
         fits &= sample.process is None or is_moved
         if fits and all(tensor.layout is torch.strided and tensor.numel() for tensor in sample.tensors):
             dims = sample.input.dim() if by_dims and isinstance(sample.input, torch.Tensor) else 0
-            found.setdefault((dims, *_kinds(sample)), sample)
+            words = [leaf for leaf in leaves([sample.args, sample.kwargs]) if type(leaf) is str] if by_words else ()
+            found.setdefault((dims, *words, *_kinds(sample)), sample)
     chosen = list(found.values())[:most]
     known = {_kinds(sample) for sample in found.values() if sample.elements > 1}
     numbers = _with_a_number(cell.info, chosen[0], known) if chosen else None
@@ -88,10 +106,24 @@ def unlike(
     return [*chosen, numbers] if numbers is not None else chosen
 
 
-def _by_use(sample: Call) -> tuple[bool, int]:
+def of_most_dims(cell: Cell, known: Sequence[Call]) -> list[Call]:
+    """Return another sample whose result has more dimensions of several rows than the known ones': a sum along one."""
+    dims = {id(sample): _dims(cell, sample) for sample in (*known, *cell.fixed)}
+    best = max(cell.fixed, key=lambda sample: (*dims[id(sample)], sample.elements))
+    return [best] if dims[id(best)][0] > max(dims[id(sample)][0] for sample in known) else []
+
+
+def _dims(cell: Cell, sample: Call) -> tuple[int, int]:
+    """Return the most dimensions of several rows that a result of the host has, and less for those of one row."""
+    made = host_call(cell.info.op, sample)
+    results = tensors(made.value) if made.error is None else []
+    return max(((_rows(tensor), _rows(tensor) - tensor.dim()) for tensor in results), default=(0, 0))
+
+
+def _by_use(sample: Call) -> tuple[bool, tuple[int, int]]:
     """Return whether no number is 0.0, a factor for which nothing shows, and how many elements there are."""
     numbers = [leaf for leaf in leaves([sample.args, sample.kwargs]) if type(leaf) is float]
-    return 0.0 not in numbers, sample.elements
+    return 0.0 not in numbers, _size(sample)
 
 
 def _with_a_number(info: Any, sample: Call, known: set[tuple[Any, ...]]) -> Call | None:

@@ -131,7 +131,7 @@ def of_each_dtype(info: Any, samples: list[Call], dtype: torch.dtype, amount: La
 def _of_inner_reduction(info: Any, samples: list[Call], most: int) -> Plan | None:
     """Return a plan that grows a reduced dimension which is not the last one, of a sample with several results."""
     for sample in sorted(samples, key=_size, reverse=True)[:most]:
-        if not fits(sample) or not isinstance(sample.input, torch.Tensor) or sample.input.dim() < 2:
+        if not fits(info, sample) or not isinstance(sample.input, torch.Tensor) or sample.input.dim() < 2:
             continue
         for growth in growths(sample):
             if growth[0] is None or growth[0] == sample.input.dim() - 1 or not _is_safe(info, growth):
@@ -203,7 +203,7 @@ def batched(info: Any, samples: list[Call], dtype: torch.dtype, amount: LargeWor
     if facts(info.name).unchecked or op_class(info) is OpClass.ITERATIVE:
         return
     for dim in (0, 1):
-        by_size = sorted(filter(fits, samples), key=_size, reverse=True)
+        by_size = sorted((sample for sample in samples if fits(info, sample)), key=_size, reverse=True)
         found = (_batched(info, sample, dim, amount) for sample in by_size)
         if (sample := next((sample for sample in found if sample is not None), None)) is not None:
             yield replace(sample, number=_BATCHED + dim)
@@ -225,7 +225,12 @@ def _batched(info: Any, sample: Call, dim: int, amount: LargeWork) -> Call | Non
     return None
 
 
-def fits(sample: Call) -> bool:
+def fits(info: Any, sample: Call) -> bool:
+    """Return whether a sample's tensors may be longer: PyTorch's CPU is right for them, and they may be shorter."""
+    return not facts(info.name).stays_short and may_shrink(sample)
+
+
+def may_shrink(sample: Call) -> bool:
     """Return whether a sample's tensors may have other sizes: none is made on the host or changed by a function."""
     fits = not sample.on_host and sample.process in (None, with_positive_diagonal)
     return fits and all(tensor.layout is torch.strided for tensor in sample.tensors)
@@ -240,7 +245,7 @@ def _plans(info: Any, samples: list[Call], most: int) -> Iterator[Plan]:
     """Yield the plans to enlarge a call of which the host computes a small one; at most ``most`` samples are tried."""
     # The largest first: generators begin with simple samples, which often have no dimension to grow.
     for sample in sorted(samples, key=_size, reverse=True)[:most]:
-        if not fits(sample) or facts(info.name).stays_short:
+        if not fits(info, sample):
             continue
         for growth in growths(sample):
             if _is_safe(info, growth) and (plan := plan_of(info, sample, growth)) is not None:

@@ -22,7 +22,8 @@ from conformance.suites.operators.judge.cells import Cell
 from . import large, tiers
 from .comparing import check_with_forms
 from .families import Stage, source
-from .kinds import of_other_sizes, representative
+from .kinds import of_most_dims, of_other_sizes, representative
+from .settings import plain_leaves, with_numbers_at
 from .widths_of_one import with_one_row
 
 #: Numbers from 9560 on are no numbers of other samples.
@@ -31,6 +32,10 @@ _NUMBER = 9560
 _ROWS = 4159
 #: Rows beyond 2^16, for functions of single elements, whose other axes are 1, and where other axes are short enough.
 _MANY = 65_599
+#: Stand in the place of a tensor; no kernel has a rule of its own for them.
+_A_NUMBER, _AN_INTEGER = 0.7, 3
+#: Integers of a call that are tried, and the numbers of the first of such samples behind the others.
+_COUNTS, _BY_NUMBER, _BY_COLUMNS = 3, 20, 25
 #: Dimensions of an image, and of a matrix.
 _DIMS, _MATRIX = 4, 2
 #: Elements of the largest input and of the largest output, with rows beyond 2^12 and with many more.
@@ -44,6 +49,7 @@ _TRIED = 16
 @source(Mode.INFERENCE, check_with_forms, stage=Stage.LARGE, once=True, fixed=True)
 def long_axes(cell: Cell) -> Iterator[Call]:
     """Yield a representative sample with each axis long in turn, and one whose result has the most dimensions."""
+    yield from _counted(cell)
     sample = representative(cell.fixed) if facts(cell.info.name).batches else of_other_sizes(cell)
     if sample is None:
         return
@@ -51,11 +57,30 @@ def long_axes(cell: Cell) -> Iterator[Call]:
         yield from images
         return
     number = _NUMBER
-    for given in [sample, *_of_most_dims(cell, sample)]:
+    most = of_most_dims(cell, [sample])
+    for given in [sample, *(each for each in most if _is_resizable(cell, each))]:
         for dim in range(_free_dims(cell, given)):
             if (found := _long(cell, given, dim)) is not None:
                 yield replace(found, number=number, source=f"a long axis {dim}")
                 number += 1
+    if cell.op_class is OpClass.ITERATIVE:
+        yield from _of_many_columns(cell, sample)
+
+
+def _of_many_columns(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield the call of a solver with many right-hand sides; other matrices of it cannot be so wide."""
+    matrices = [each for each in sample.tensors if each.dim() >= _MATRIX]
+    for order, matrix in enumerate(matrices if len(sample.tensors) > 1 else ()):
+        growth = tuple(each.dim() - 1 if each is matrix else None for each in sample.tensors)
+        found = large.extended(cell.info, sample, growth, _ROWS)
+        made = host_call(cell.info.op, found)
+        # A matrix of many columns has another solution, of as many rows.
+        if made.finite and any(tensor.shape[-1] == _ROWS for tensor in tensors(made.value) if tensor.dim()):
+            yield replace(found, number=_NUMBER + _BY_COLUMNS + order, source="many right-hand sides")
+
+
+def _is_resizable(cell: Cell, sample: Call) -> bool:
+    return isinstance(sample.input, torch.Tensor) and large.fits(cell.info, sample) and sample.input.numel() > 0
 
 
 def _free_dims(cell: Cell, sample: Call) -> int:
@@ -81,22 +106,34 @@ def _images(cell: Cell) -> Iterator[Call]:
         shape = [1] * _DIMS
         shape[dim] = rows
         image = tiers.image(cell.info, cell.dtype, shape)
-        if image is not None and host_call(cell.info.op, image).comparable:
-            yield replace(image, number=_NUMBER + dim, source=f"a long axis {dim}")
+        if image is None:
+            continue
+        number = _A_NUMBER if cell.dtype.is_floating_point else _AN_INTEGER
+        numbers = [replace(image, args=(number, *image.args[1:]))] if image.args else []
+        for order, given in enumerate([image, *numbers]):
+            if host_call(cell.info.op, given).comparable:
+                said = " and a number" * order
+                yield replace(given, number=_NUMBER + dim + _DIMS * order, source=f"a long axis {dim}{said}")
 
 
-def _of_most_dims(cell: Cell, first: Call) -> list[Call]:
-    """Return another sample whose result has more dimensions than that of the first, such as a sum along one."""
-    dims = {id(sample): _dims(cell, sample) for sample in (first, *cell.fixed)}
-    best = max(cell.fixed, key=lambda sample: (dims[id(sample)], sample.elements))
-    fits = isinstance(best.input, torch.Tensor) and large.fits(best) and best.input.numel() > 0
-    return [best] if fits and dims[id(best)] > dims[id(first)] else []
+def _counted(cell: Cell) -> Iterator[Call]:
+    """Yield the call with many in the place of each integer that says how long a result is, such as that of bins."""
+    sample = representative(cell.fixed)
+    first = [sample.input] if type(sample.input) is int else []
+    places = [at for at, leaf in enumerate([*first, *plain_leaves(sample)]) if type(leaf) is int and leaf > 0]
+    if facts(cell.info.name).resizes or facts(cell.info.name).unchecked:
+        return
+    for order, place in enumerate(places[:_COUNTS]):
+        few, many = (_with_count(sample, place - len(first), count) for count in (_TRIED, 2 * _TRIED))
+        of_few, of_many = (_elements(host_call(cell.info.op, each).value) for each in (few, many))
+        if of_few < of_many <= 2 * of_few and of_few // _TRIED * _ROWS <= _MOST:
+            found = _with_count(sample, place - len(first), _ROWS)
+            yield replace(found, number=_NUMBER + _BY_NUMBER + order, source=f"a long axis by the number {place}")
 
 
-def _dims(cell: Cell, sample: Call) -> int:
-    """Return the most dimensions that a result of the call on the host has; 0 if the host refuses it."""
-    made = host_call(cell.info.op, sample)
-    return max((tensor.dim() for tensor in tensors(made.value)), default=0) if made.error is None else 0
+def _with_count(sample: Call, place: int, count: int) -> Call:
+    """Return the call with a number in this place among the leaves behind the first argument, which is before them."""
+    return replace(sample, input=count) if place < 0 else with_numbers_at(sample, {place: count})
 
 
 def _long(cell: Cell, sample: Call, dim: int) -> Call | None:

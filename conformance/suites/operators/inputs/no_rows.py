@@ -48,7 +48,7 @@ def no_rows(cell: Cell) -> Iterator[Call]:
         return
     number = _NUMBER
     for sample in unlike(cell, cell.fixed) if of_other_sizes(cell) is not None else ():
-        if isinstance(sample.input, torch.Tensor) and large.fits(sample):
+        if isinstance(sample.input, torch.Tensor) and large.may_shrink(sample):
             for found in _without_rows(cell, sample):
                 yield replace(found, number=number, source="no indices")
                 number += 1

@@ -19,6 +19,7 @@ from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, host_call, perform
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
 
@@ -150,7 +151,7 @@ def written_views(cell: Cell) -> Iterator[Call]:
 @check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
 def calls_again(cell: Cell) -> None:
     """Compare a call that is made again with other data in the same memory, after another shape and a refused call."""
-    sample = of_other_sizes(cell)
+    sample = _in_other_calls(cell)
     if sample is None or sample.input.numel() < 2 or 0 in sample.input.stride():
         return
     # What a device prepares anew after a refusal may leave the offset out.
@@ -165,10 +166,10 @@ def calls_again(cell: Cell) -> None:
         return
     device = cell.on(sample)
     execution.execute(cell.info.op, device)
-    for other_call in between(cell, sample):
-        refused = host_call(cell.info.op, other_call).error is not None
+    for other_call in (*between(cell, sample), *_refused(cell, sample)):
+        refused = attempt(call, cell.info, other_call.on(HOST)).error is not None
         with contextlib.suppress(Exception) if refused else contextlib.nullcontext():
-            execution.execute(cell.info.op, cell.on(other_call))
+            perform(execution.execute, cell.info, cell.on(other_call))
     try:
         device.input.copy_(cell.on(other).input)
     except RuntimeError:
@@ -177,6 +178,26 @@ def calls_again(cell: Cell) -> None:
     found = execution.execute(cell.info.op, device)
     n = cell.judge.length(other, due.value)
     cell.judge.result(other, found, due.value, of_forward(cell.info, other), n)
+
+
+def _in_other_calls(cell: Cell) -> Call | None:
+    """Return the representative sample if its first tensor may have other values, as that of eigenvectors may."""
+    sample = representative(cell.fixed)
+    has_values = sample.process is not None and isinstance(sample.input, torch.Tensor) and not sample.on_host
+    known = facts(cell.info.name)
+    is_safe = has_values and sample.input.layout is torch.strided and not (known.unchecked or known.resizes)
+    return of_other_sizes(cell) or (sample if is_safe else None)
+
+
+def _refused(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield the call into integers or of integers, which many functions refuse: of one tensor, they refuse no shape."""
+    made = leaves(host_call(cell.info.op, sample).value)
+    if cell.info.supports_out and all(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in made):
+        outs = tuple(torch.zeros(leaf.shape, dtype=torch.int64) for leaf in made)
+        out = outs if isinstance(host_call(cell.info.op, sample).value, tuple) else outs[0]
+        yield sample.into("out= variant with integer outputs", cell.info.op, out=out)
+    elif sample.input.is_floating_point():
+        yield sample.with_tensor(sample.input, sample.input.detach().to(torch.int64)).named(change="of integers")
 
 
 def between(cell: Cell, sample: Call) -> Iterator[Call]:

@@ -58,7 +58,7 @@ def matrices(cell: Cell, sample: Call) -> list[Call]:
     if sample.input.dim() <= _MATRIX:
         return []
     found = (each for each in cell.fixed if isinstance(each.input, torch.Tensor) and each.input.dim() == _MATRIX)
-    return [each for each in found if large.fits(each) and each.input.numel()][:1]
+    return [each for each in found if large.may_shrink(each) and each.input.numel()][:1]
 
 
 def _shrunk(cell: Cell, sample: Call) -> Iterator[Call]:
