@@ -109,6 +109,47 @@ def test_a_call_whose_rows_must_be_aligned_is_stretched_too() -> None:
     found = [sizes_of(call) for call in stretched(Spec("aten._grouped_mm.default", [*tensors, ends], {}))]
 
     assert max(sizes.rows for sizes in found if sizes) > 65_536
+    assert max(sizes.result[-1] for sizes in found if sizes) > 65_536
+
+
+def test_sizes_that_only_the_commonest_call_has_equal_are_stretched_one_by_one() -> None:
+    bias, square, wide = tensor(768), tensor(768, 768), tensor(768, 3072)
+    makers = {
+        text_of(Spec("aten.addmm.default", [bias, tensor(1024, 768), square], {})): 9,
+        text_of(Spec("aten.addmm.default", [tensor(3072), tensor(1024, 768), wide], {})): 3,
+    }
+    faults = met(Spec(*json.loads(text)) for text in stretched_of(makers))
+
+    assert {fault.kind for fault in faults} == set(KINDS) - {"matrices"}
+    assert SizeFault("addmm", "columns", 1 << 14) in faults
+    assert SizeFault("addmm", "terms", 1 << 14) in faults
+
+
+def test_a_size_that_an_argument_asks_for_is_stretched() -> None:
+    indices = {"size": [2, 512], "stride": [512, 1], "dtype": "int64"}
+    spec = Spec("aten.embedding_dense_backward.default", [tensor(2, 512, 768), indices, 32_000, -1, False], {})
+
+    assert max(sizes.rows for sizes in map(sizes_of, stretched(spec)) if sizes) > 65_536
+
+
+_PAIRS = [[1, 1], [0, 0], [1, 1]]
+_TENSORS = [tensor(2, 64, 27, 27), tensor(2, 32, 28, 28), tensor(64, 32, 2, 2)]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec("aten.convolution_backward.default", [*_TENSORS, [64], *_PAIRS, False, [0, 0], 1, [True] * 3], {}),
+        Spec("aten.slice_backward.default", [tensor(2, 30, 40), [2, 30, 70], 2, 0, 40, 1], {}),
+    ],
+    ids=lambda spec: spec.function,
+)
+def test_a_stretched_backward_whose_sizes_depend_on_each_other_can_be_made(spec: Spec) -> None:
+    small = [call for call in stretched(spec) if call.elements < 1 << 20]
+
+    assert len(small) > 2
+    for call in small:
+        run(call, torch.device("cpu"), 0)
 
 
 def test_a_stretched_call_keeps_the_order_of_strides_and_what_is_expanded() -> None:
