@@ -60,6 +60,8 @@ def long_axes(cell: Cell) -> Iterator[Call]:
     most = of_most_dims(cell, [sample])
     for given in [sample, *(each for each in most if _is_resizable(cell, each))]:
         for dim in range(_free_dims(cell, given)):
+            if given is not sample and _grows_fast(cell, given, dim):
+                continue
             if (found := _long(cell, given, dim)) is not None:
                 yield replace(found, number=number, source=f"a long axis {dim}")
                 number += 1
@@ -120,13 +122,16 @@ def _counted(cell: Cell) -> Iterator[Call]:
     """Yield the call with many in the place of each integer that says how long a result is, such as that of bins."""
     sample = representative(cell.fixed)
     first = [sample.input] if type(sample.input) is int else []
-    places = [at for at, leaf in enumerate([*first, *plain_leaves(sample)]) if type(leaf) is int and leaf > 0]
+    numbers = [*first, *plain_leaves(sample)]
+    places = [at for at, leaf in enumerate(numbers) if type(leaf) is int and leaf > 0]
     if facts(cell.info.name).resizes or facts(cell.info.name).unchecked:
         return
     for order, place in enumerate(places[:_COUNTS]):
-        few, many = (_with_count(sample, place - len(first), count) for count in (_TRIED, 2 * _TRIED))
-        of_few, of_many = (_elements(host_call(cell.info.op, each).value) for each in (few, many))
-        if of_few < of_many <= 2 * of_few and of_few // _TRIED * _ROWS <= _MOST:
+        given = [_with_count(sample, place - len(first), numbers[place] + more) for more in range(3)]
+        of_few, of_one_more, of_two_more = (_elements(host_call(cell.info.op, each).value) for each in given)
+        # Of combinations, each next length has many times as many.
+        of_a_row = of_one_more - of_few
+        if of_a_row > 0 and of_a_row == of_two_more - of_one_more and of_a_row * _ROWS <= _MOST:
             found = _with_count(sample, place - len(first), _ROWS)
             yield replace(found, number=_NUMBER + _BY_NUMBER + order, source=f"a long axis by the number {place}")
 
@@ -174,6 +179,16 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
         # Which of two values written to one place stays is open.
         return None if repeated_writes.are_in(cell.info, found) else found
     return None
+
+
+def _grows_fast(cell: Cell, sample: Call, dim: int) -> bool:
+    """Return whether a result grows faster than this axis, as that of combinations does."""
+    growth = next((growth for growth in large.growths(sample, channels=True) if growth[0] == dim), None)
+    if growth is None:
+        return False
+    tried = (large.extended(cell.info, sample, growth, rows) for rows in (_TRIED, 2 * _TRIED))
+    once, twice = (_elements(host_call(cell.info.op, each).value) for each in tried)
+    return twice > 2 * once
 
 
 def _rows(cell: Cell, elements: float, results: int) -> int:
