@@ -267,10 +267,18 @@ def _set(name: str, values: dict[str, Any], vary: Vary) -> Iterator[dict[str, An
         yield from itertools.chain([set_], itertools.islice(vary(set_), 12))
 
 
+#: Arguments that have one value in every legal call: with another one, the CPU's kernel reads no memory of its own.
+_FIXED = {
+    "aten::_native_batch_norm_legit.no_stats": {"training": True},
+    "aten::_native_batch_norm_legit.no_stats_out": {"training": True},
+}
+
+
 def _with_settings(name: str, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the values with another value of each argument that is no tensor, such as the reduction of a loss."""
     for argument in overload(name)._schema.arguments:
-        if "Tensor" not in kind_name(argument) and argument.name in values:
+        is_free = argument.name in values and argument.name not in _FIXED.get(name, ())
+        if "Tensor" not in kind_name(argument) and is_free:
             for other in itertools.islice(alternatives(values[argument.name], kind_name(argument)), 2):
                 yield {**values, argument.name: other}
 
@@ -288,6 +296,7 @@ def _known_values(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
     every = [dict(zip(names, encoding.decode(encoded), strict=True)) for encoded in like]
     if not every or any(argument.is_out for argument in arguments):  # an output of the databases may be empty
         every += itertools.islice(_values_of_other_forms(name, known), 8)
+    every = [{**values, **_FIXED.get(name, {})} for values in every]
     yield from every
     for values in every[:3]:
         yield from filled(values, optional)
