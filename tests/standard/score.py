@@ -1,7 +1,7 @@
-"""Keeps the score of the profile ``standard``: ``python -m tests.standard.score FAULTS.json… [--report REPORT]``.
+"""Keeps the score of ``standard``: ``python -m tests.standard.score FAULTS.json… --report WHOLE --profile STANDARD``.
 
-FAULTS.json is what ``python -m tests.faults.run --out FOLDER`` writes; several files have different families. REPORT is
-the report of a whole run, which has the seconds of every case. ``docs/detection.md`` shows what is kept.
+FAULTS.json is what ``python -m tests.faults.run --out FOLDER`` writes; several files have different families. WHOLE and
+STANDARD are the reports of a whole run and of a run of the profile. ``docs/detection.md`` shows what is kept.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from conformance.plan.known_cases import known_cases
 from conformance.reports.loading import load
-from conformance.reports.profiles import DEEP, in_profile
 from tests.faults.fault import FAMILIES
 from tests.faults.scores import Score
 
@@ -26,20 +24,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file of the score."""
     parser = argparse.ArgumentParser(prog="python -m tests.standard.score", description=__doc__)
     parser.add_argument("faults", metavar="FAULTS.json", type=Path, nargs="+")
-    parser.add_argument("--report", metavar="REPORT", type=Path, required=True, help="report of a whole run")
+    parser.add_argument("--report", metavar="WHOLE", type=Path, required=True, help="report of a whole run")
+    parser.add_argument("--profile", metavar="STANDARD", type=Path, required=True, help="report of a run of standard")
     options = parser.parse_args(arguments)
     drawn = [json.loads(path.read_text(encoding="utf-8")) for path in options.faults]
     families: dict[str, Any] = {}
     for report in drawn:
         for family, found in report["families"].items():
             families[family] = {key: found[key] for key in ("public", "standard")}
-    seconds = {case.id: case.seconds for case in load(options.report).cases}
-    profile = [case.id for case in known_cases() if case.tier != DEEP and in_profile("standard", case)]
+    whole, standard = load(options.report).cases, load(options.profile).cases
     facts = {
         "seeds": sorted({str(report["seed"]) for report in drawn}),
-        "cases": [len(profile), len(seconds)],
+        "cases": [len(standard), len(whole)],
         "map": max(report["cases"] for report in drawn),
-        "seconds": [round(sum(seconds.get(id, 0.0) for id in profile)), round(sum(seconds.values()))],
+        "seconds": [round(sum(case.seconds for case in cases)) for cases in (standard, whole)],
     }
     MEASURED.write_text(json.dumps({**facts, "families": families}, indent=1) + "\n", encoding="utf-8")
     print(table())
