@@ -22,8 +22,8 @@ class Checker:
         #: Values that a run with a challenge keeps of its results; None without a challenge.
         self.answers = answers
         self.metrics: dict[str, Number] = {}
-        #: Whether operators have those inputs alone that detect most per second: the run has the profile ``standard``.
-        self.standard = False
+        #: Names of the families of inputs that an operator has in the profile of this run; None for all.
+        self.families: frozenset[str] | None = None
         #: Whether subnormal inputs are judged: the device declares that it keeps them.
         self.subnormals = True
         #: Dtypes in which the device declares the case's operator; None where nothing is declared.

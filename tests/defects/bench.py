@@ -26,6 +26,7 @@ from conformance.plan.case import Case, Tier, seed_of
 from conformance.plan.run_options import Strictness
 from conformance.plan.selection import matches
 from conformance.process.state import ProcessState, seed_everything
+from conformance.reports.standard import standard_families
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed, passed, skipped
 from conformance.reports.waivers.file import read_waivers
 from conformance.reports.waivers.model import Waiver
@@ -140,7 +141,7 @@ class Bench:
         if early:
             return early
         checker = Checker()
-        checker.standard = standard
+        checker.families = standard_families() if standard else None
         given = {"accelerator": self.accelerator, "device": self.device, "declaration": self.declaration}
         error = _end_of(entry, nullcontext, **given, check=checker, pytestconfig=_Options(self._name))
         seen = observe_body(error, checker, self.accelerator, generated=_is_generated(entry))

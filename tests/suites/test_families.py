@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import Mode
+from conformance.judging.checker import Checker
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
@@ -98,6 +99,6 @@ def test_a_family_is_of_the_cells_that_its_decorator_names(known: list[families.
 )
 def test_doubles_can_be_left_to_the_deep_tier(known: list[families.Family], dtype: Any, deep: bool, has: bool) -> None:
     families.source(Mode.INFERENCE, lambda cell, sample: None, doubles=False)(lambda cell: [])
-    cell = SimpleNamespace(dtype=dtype, deep=deep, values=True)
+    cell = SimpleNamespace(dtype=dtype, deep=deep, values=True, check=Checker())
 
     assert families._FAMILIES[-1].is_of(cell) == has  # type: ignore[arg-type]

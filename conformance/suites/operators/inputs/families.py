@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.reports.standard import standard_families
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
@@ -70,7 +69,7 @@ class Family:
     checked: bool
 
     def is_of(self, cell: Cell) -> bool:
-        """Return whether a cell has this family. In the profile ``standard`` few families do: see its file."""
+        """Return whether a cell has this family. A profile may have few of the families."""
         return (
             (not self.dtypes or cell.dtype in self.dtypes)
             and (not self.once or cell.is_first_dtype)
@@ -78,7 +77,7 @@ class Family:
             and (not self.values or cell.values)
             and (not self.fixed or bool(cell.fixed))
             and not (self.checked and facts(cell.info.name).unchecked)
-            and (not cell.check.standard or self.name in standard_families())
+            and (cell.check.families is None or self.name in cell.check.families)
         )
 
     def run(self, cell: Cell) -> None:
