@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="needs the extra: pip install transformers"
 )
+@pytest.mark.timeout(1500)  # all 76 faults take more than the seven minutes that a busy machine had
 @pytest.mark.parametrize(
     ("part", "fewest"),
     longer(
