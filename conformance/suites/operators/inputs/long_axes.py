@@ -120,12 +120,13 @@ def _images(cell: Cell) -> Iterator[Call]:
 
 def _counted(cell: Cell) -> Iterator[Call]:
     """Yield the call with many in the place of each integer that says how long a result is, such as that of bins."""
+    known = facts(cell.info.name)
+    if known.resizes or known.unchecked:
+        return
     sample = representative(cell.fixed)
     first = [sample.input] if type(sample.input) is int else []
     numbers = [*first, *plain_leaves(sample)]
     places = [at for at, leaf in enumerate(numbers) if type(leaf) is int and leaf > 0]
-    if facts(cell.info.name).resizes or facts(cell.info.name).unchecked:
-        return
     for order, place in enumerate(places[:_COUNTS]):
         given = [_with_count(sample, place - len(first), numbers[place] + more) for more in range(3)]
         of_few, of_one_more, of_two_more = (_elements(host_call(cell.info.op, each).value) for each in given)

@@ -191,10 +191,11 @@ def _in_other_calls(cell: Cell) -> Call | None:
 
 def _refused(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the call into integers or of integers, which many functions refuse: of one tensor, they refuse no shape."""
-    made = leaves(host_call(cell.info.op, sample).value)
+    value = host_call(cell.info.op, sample).value
+    made = leaves(value)
     if cell.info.supports_out and all(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in made):
         outs = tuple(torch.zeros(leaf.shape, dtype=torch.int64) for leaf in made)
-        out = outs if isinstance(host_call(cell.info.op, sample).value, tuple) else outs[0]
+        out = outs if isinstance(value, tuple) else outs[0]
         yield sample.into("out= variant with integer outputs", cell.info.op, out=out)
     elif sample.input.is_floating_point():
         yield sample.with_tensor(sample.input, sample.input.detach().to(torch.int64)).named(change="of integers")
