@@ -141,7 +141,7 @@ def judged(
     say: Callable[[str], None],
 ) -> list[Judged]:
     """Judge every fault: direct calls in one copy, cases in another."""
-    shown = _shown(faults, accelerator, found, known, processes, say)
+    shown = shown_by_calls(faults, accelerator, found, known, processes, say)
     say(f"{sum(item.live for item in shown.values())} of {len(shown)} faults are live")
     results = []
     tasks = [(fault, *candidates(fault, found)) for fault in faults if shown[fault].live]
@@ -162,7 +162,7 @@ def judged(
     return sorted(results, key=lambda item: order[item.fault])
 
 
-def _shown(
+def shown_by_calls(
     faults: Sequence[Fault],
     accelerator: str,
     found: Map,

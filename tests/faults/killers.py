@@ -29,8 +29,8 @@ from tests.defects import bench
 
 from . import corpus, forks, population, recording
 from .fault import Fault, Hits
-from .judging import candidates, cases_of_callers
-from .liveness import Shown, armed, show
+from .judging import candidates, cases_of_callers, shown_by_calls
+from .liveness import armed
 from .reported import run as reported
 from .reported.results import bugs
 
@@ -112,9 +112,7 @@ def _drawn(drawn: Sequence[str], draws: int, seed: str, jobs: int, *, only_new: 
     known = corpus.read()
     assert known is not None
     faults = population.drawn(drawn, draws, seed, found, known.inputs)
-    shown: dict[Fault, Shown] = {}
-    for copy in forks.run(faults, lambda fault, send: show(fault, found, known, "sim", send), jobs):
-        shown[copy.task] = copy.messages[-1] if copy.messages else Shown(False)
+    shown = shown_by_calls(faults, "sim", found, known, jobs, print)
     chosen = [fault for fault in faults if shown[fault].live]
     wide = [id for id in bench.plan("operators") if id not in found.cases]
     meeting = [

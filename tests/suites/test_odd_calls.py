@@ -237,7 +237,11 @@ def in_memory_order(function: Any, sample: Call, **extra: Any) -> Any:
         (in_memory_order, "masked_scatter[float32-inference]", "in-place variant, inputs non-contiguous"),
         (clamping, "index_fill[float32-inference]", "beyond the end: accepted"),
         (clamping, "take[float32-inference]", "beyond the end: accepted"),
-        (only_in(into, of_operands(_without_expansion)), "fmax[float32-inference]", "out= variant, inputs input 1 expanded"),
+        (
+            only_in(into, of_operands(_without_expansion)),
+            "fmax[float32-inference]",
+            "out= variant, inputs input 1 expanded",
+        ),
         (only_in(into, of_operands(_times_three)), "where[float32-inference]", "number of dimensions.* out= variant"),
         (only_in(kernel("elu_backward"), reads(_without_expansion)), "nn.functional.elu[float32-training]", "expanded"),
         (only_in(kernel("elu_backward"), reads(_without_offset)), "nn.functional.elu[float32-training]", "offset"),
