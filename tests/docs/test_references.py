@@ -65,6 +65,8 @@ OTHERS = {
     "--draws",
     "--family",
     "--narrow",
+    "--keep",
+    "--measured",
     # that of conformance coverage
     # the benchmarks' and pip's
     "--record",

@@ -53,12 +53,16 @@ class Record:
 
 @contextlib.contextmanager
 def apart() -> Iterator[Record]:
-    """Let every family of a cell run, also after one that fails, and note what it takes and whether it fails."""
+    """Let every family of a cell run, also after one that fails, and note what it takes and whether it fails.
+
+    Cells have the families too that they leave to the deep tier.
+    """
     record = Record()
     parts = {(cell, "_check_inference"): SAMPLES, (cell, "_check_training"): SAMPLES, (families.Family, "run"): ""}
-    whole = {place: getattr(*place) for place in parts}
+    whole = {place: getattr(*place) for place in [*parts, (families, "left_to_deep")]}
     for place, name in parts.items():
         setattr(*place, _noting(whole[place], name, record))
+    families.left_to_deep = dict  # type: ignore[assignment]  # nothing is left out
     try:
         yield record
     finally:

@@ -37,6 +37,7 @@ from conformance.reports.loading import load
 from conformance.reports.planned import PlannedCase
 from conformance.reports.standard import FILE
 from conformance.reports.verdict import Outcome
+from conformance.suites.operators.inputs.families import left_to_deep
 from tests.faults import families
 from tests.faults.killers import SAMPLES
 from tests.faults.pairs import collectives
@@ -135,7 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = {case.id: case.seconds for case in report.cases if case.id in planned}
     passed = frozenset(case.id for case in report.cases if case.outcome is Outcome.PASS)
     rows = [row for path in options.killers for row in _rows(path)]
-    seconds = json.loads(options.families.read_text(encoding="utf-8"))
+    every: families.Seconds = json.loads(options.families.read_text(encoding="utf-8"))
+    seconds = {axes: {name: parts[name] for name in _of_cells(parts, axes)} for axes, parts in every.items()}
     order = list(_in_order(rows, seconds))
     others = [*_defects(), *_collectives(planned)]
     # With all families first: of the weight that these can kill, all choices get their share.
@@ -162,8 +164,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _rows(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _rows(path: Path) -> Iterator[Row]:
+    """Yield the faults with the families that see them in the ordinary tiers."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        reds = {case: _of_cells(names, families.axes(case)) for case, names in row["reds"].items()}
+        yield {**row, "reds": {case: names for case, names in reds.items() if names}}
+
+
+def _of_cells(names: Iterable[str], axes: str) -> list[str]:
+    """Return those of some families that cells of these axes do not leave to the deep tier."""
+    return [name for name in names if axes not in left_to_deep().get(name, ())]
 
 
 def _in_order(rows: Sequence[Row], seconds: families.Seconds) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from conformance.accelerators.capabilities import Mode
 from conformance.plan.known_cases import known_cases
@@ -14,6 +15,8 @@ from conformance.reports.standard import standard_families, standard_ids
 from conformance.reports.verdict import Outcome, Reason
 from conformance.suites.operators.inputs.families import families
 from tests.acceptance.running import run
+from tests.faults.families import keep
+from tests.faults.families import text as left_text
 from tests.standard.choose import Cover, claim, text
 
 #: A case of an operator, and a selector of calls that the profile leaves out.
@@ -47,6 +50,41 @@ def test_it_is_a_part_of_full_and_earns_no_badge() -> None:
     assert "standard" in PROFILES["full"].parents
     assert "core" in PROFILES["standard"].parents
     assert not PROFILES["standard"].badge
+
+
+def test_cells_keep_the_families_that_kill_most_per_second() -> None:
+    def at(name: str) -> tuple[str, str]:
+        return name, "int8-inference"
+
+    costs = {
+        at("samples"): 9.0,
+        at("cheap.cheap"): 0.1,
+        at("a.a"): 4.0,
+        at("b.b"): 4.0,
+        at("c.c"): 30.0,
+        at("d.d"): 35.0,
+    }
+    costs |= {("a.a", "bool-inference"): 4.0, ("b.b", "bool-inference"): 5.0, ("c.c", "float32-inference"): 15.0}
+    faults = [(frozenset({at("a.a"), ("a.a", "bool-inference")}), 1.0), (frozenset({("b.b", "bool-inference")}), 1.0)]
+    faults += [(frozenset({at("c.c")}), 3.0), (frozenset({at("unmeasured.unmeasured")}), 9.0)]
+    least = {at("samples"), at("cheap.cheap"), at("a.a"), ("b.b", "bool-inference"), ("c.c", "float32-inference")}
+
+    # Kept for any budget: one place of a family, the samples, and what is cheap. Never: what is dear and kills nothing.
+    assert keep(costs, faults, budget=0.0) == least - {at("a.a")} | {("a.a", "bool-inference")}
+    assert keep(costs, faults, budget=1000.0) == least | {("a.a", "bool-inference"), at("c.c")}
+
+
+def test_cells_keep_a_family_that_sees_what_another_place_sees_too() -> None:
+    costs = {("a.a", axes): 3.0 for axes in ("bool-inference", "int8-inference", "int16-inference")}
+    faults = [(frozenset({("a.a", "bool-inference"), ("a.a", "int8-inference")}), 1.0)]
+
+    assert keep(costs, faults, budget=6.0) == {("a.a", "bool-inference"), ("a.a", "int8-inference")}
+
+
+def test_what_cells_leave_is_read_as_it_was_written() -> None:
+    left = {"a.a": ["bool-inference", "int8-inference"], "b.b": ["int8-inference"]}
+
+    assert tomllib.loads(left_text((name, axes) for name, every in left.items() for axes in every)) == left
 
 
 def test_a_cover_takes_what_kills_most_per_second() -> None:

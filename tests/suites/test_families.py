@@ -16,6 +16,7 @@ from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.inputs import families
+from tests.defects import bench
 from tests.instruments import ROOT
 
 from .test_operators_detect import run
@@ -97,8 +98,29 @@ def test_a_family_is_of_the_cells_that_its_decorator_names(known: list[families.
     ("dtype", "deep", "has"),
     [(torch.float32, False, True), (torch.float64, False, False), (torch.float64, True, True)],
 )
-def test_doubles_can_be_left_to_the_deep_tier(known: list[families.Family], dtype: Any, deep: bool, has: bool) -> None:
-    families.source(Mode.INFERENCE, lambda cell, sample: None, doubles=False)(lambda cell: [])
+def test_a_family_can_be_left_to_the_deep_tier_in_a_dtype(
+    known: list[families.Family], monkeypatch: pytest.MonkeyPatch, dtype: Any, deep: bool, has: bool
+) -> None:
+    families.source(Mode.INFERENCE, lambda cell, sample: None)(new := lambda cell: [])
+    added = families._FAMILIES[-1]
+    monkeypatch.setattr(families, "left_to_deep", lambda: {added.name: ["float64-inference", "float32-training"]})
     cell = SimpleNamespace(dtype=dtype, deep=deep, values=True, check=Checker())
 
-    assert families._FAMILIES[-1].is_of(cell) == has  # type: ignore[arg-type]
+    assert added.make is new
+    assert added.is_of(cell) == has  # type: ignore[arg-type]
+
+
+def test_a_family_that_is_left_out_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "left_to_deep", lambda: {"gone.gone": ["float32-inference"]})
+    families.families.cache_clear()
+
+    with pytest.raises(ValueError, match=r"names gone\.gone, which is no family of inputs\."):
+        families.families(Mode.INFERENCE)
+
+
+def test_each_family_is_left_out_in_axes_that_cases_have() -> None:
+    axes = {id.partition("[")[2].removesuffix("]") for id in bench.plan("operators")}
+
+    for name, left in families.left_to_deep().items():
+        assert sorted(set(left) - axes) == [], name
+        assert list(left) == sorted(set(left)), name

@@ -207,7 +207,7 @@ def nothing_in_an_empty_range(function: Any, sample: Call, **extra: Any) -> Any:
         ("sin[float32-inference]", "elsewhere.elsewhere", Stale()),
         ("index_select[float32-inference]", "elsewhere.elsewhere", Stale(with_outputs=True)),
         ("linalg.qr[float32-inference]", "long_axes.long_axes", batches_to_4096),
-        ("where[int16-inference]", "conjunctions.conjunctions", beyond_a_tile_with_gaps),
+        ("add[float32-inference]", "conjunctions.conjunctions", beyond_a_tile_with_gaps),
         ("copysign[float32-inference]", "long_axes.long_axes", reads_to_4096),
         ("fft.rfftn[float32-inference]", "settings.other_defaults", sorts_dimensions),
         ("histc[float32-inference]", "settings.other_defaults", nothing_in_an_empty_range),

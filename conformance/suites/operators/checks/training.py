@@ -82,7 +82,7 @@ def further_passes(cell: Cell) -> Iterator[Call]:
         yield from (one for other in cell.fixed if other is not first for one in derivatives.passes_of_subsets(other))
 
 
-@source(Mode.TRAINING, check_more, doubles=False, fixed=True)
+@source(Mode.TRAINING, check_more, fixed=True)
 def further_passes_arranged(cell: Cell) -> Iterator[Call]:
     """Yield one sample with its inputs in every arrangement."""
     yield from arrangements.of(cell.info, representative(cell.fixed))
@@ -108,7 +108,7 @@ def further_derivatives(cell: Cell) -> None:
         derivatives.check_further(cell, sample)
 
 
-@check(Mode.TRAINING, doubles=False, fixed=True)
+@check(Mode.TRAINING, fixed=True)
 def special_gradients(cell: Cell) -> None:
     """Compare gradients for special values, and for operands that are equal."""
     special_inputs.check_gradients(cell, representative(cell.fixed))

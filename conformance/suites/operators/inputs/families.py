@@ -11,7 +11,7 @@ import functools
 import importlib
 import pkgutil
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, TypeVar
@@ -19,11 +19,9 @@ from typing import Any, Final, TypeVar
 import torch
 
 from conformance.accelerators.capabilities import Mode
+from conformance.numerics.budgets import load_table
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
-
-#: Dtypes that some families leave out: a backend has these kernels by the same source as the single ones, if at all.
-_DOUBLE: Final = (torch.float64, torch.complex128)
 
 Made = TypeVar("Made")
 Compare = Callable[[Cell, Made], object]
@@ -51,8 +49,7 @@ class Family:
 
     ``once`` limits it to one dtype of each operator, ``deep`` to the deep tier, ``values`` to operators whose values
     are compared, ``fixed`` to cells with a sample that draws no random numbers, and ``checked`` to operators that check
-    their arguments: the others read beyond a tensor that does not fit. Without ``doubles``, float64 and complex128 have
-    it in the deep tier alone.
+    their arguments: the others read beyond a tensor that does not fit.
     """
 
     name: str
@@ -63,7 +60,6 @@ class Family:
     dtypes: Collection[torch.dtype]
     once: bool
     deep: bool
-    doubles: bool
     values: bool
     fixed: bool
     checked: bool
@@ -73,12 +69,16 @@ class Family:
         return (
             (not self.dtypes or cell.dtype in self.dtypes)
             and (not self.once or cell.is_first_dtype)
-            and (cell.deep or (not self.deep and (self.doubles or cell.dtype not in _DOUBLE)))
+            and (cell.deep or not (self.deep or self.is_left_out(cell.dtype)))
             and (not self.values or cell.values)
             and (not self.fixed or bool(cell.fixed))
             and not (self.checked and facts(cell.info.name).unchecked)
             and (cell.check.families is None or self.name in cell.check.families)
         )
+
+    def is_left_out(self, dtype: torch.dtype) -> bool:
+        """Return whether cells of this dtype have this family in the deep tier alone."""
+        return f"{str(dtype).removeprefix('torch.')}-{self.mode.value}" in left_to_deep().get(self.name, ())
 
     def run(self, cell: Cell) -> None:
         """Make and compare all calls of this family. Its random numbers depend on the cell and its name alone."""
@@ -100,7 +100,6 @@ def source(
     dtypes: Collection[torch.dtype] = (),
     once: bool = False,
     deep: bool = False,
-    doubles: bool = True,
     values: bool = True,
     fixed: bool = False,
     checked: bool = False,
@@ -109,7 +108,7 @@ def source(
 
     def register(make: Callable[[Cell], Iterable[Made]]) -> Callable[[Cell], Iterable[Made]]:
         name = f"{make.__module__.rpartition('.')[2]}.{make.__name__}"
-        limits = (once, deep, doubles, values, fixed, checked)
+        limits = (once, deep, values, fixed, checked)
         _FAMILIES.append(Family(name, mode, make, compare, stage, dtypes, *limits))
         return make
 
@@ -131,11 +130,22 @@ def check(mode: Mode, **facts: Any) -> Callable[[Callable[[Cell], None]], Callab
 
 
 @functools.cache
+def left_to_deep() -> Mapping[str, Collection[str]]:
+    """Return the axes of cells, such as ``int8-inference``, that have a family in the deep tier alone, by its name.
+
+    ``python -m tests.faults.families --keep SECONDS`` measures and chooses them.
+    """
+    return load_table(__file__, "left_to_deep.toml")
+
+
+@functools.cache
 def families(mode: Mode) -> tuple[Family, ...]:
     """Return the families of a mode, in the order in which a cell runs them."""
     for folder in _FOLDERS:
         package = importlib.import_module(f"{_ROOM}.{folder}")
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module.name}")
+    if unknown := left_to_deep().keys() - {family.name for family in _FAMILIES}:
+        raise ValueError(f"left_to_deep.toml names {', '.join(sorted(unknown))}, which is no family of inputs.")
     found = [family for family in _FAMILIES if family.mode is mode]
     return tuple(sorted(found, key=lambda family: (family.stage, family.name)))

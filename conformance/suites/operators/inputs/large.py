@@ -38,7 +38,7 @@ _OF_EACH_DTYPE = 3600
 #: Numbers of samples of equal elements, and the element in whose place NaN stands.
 _WITH_TIES, _IS_NAN = 3700, 7
 #: Elements of a sample with many batches, in large samples.
-_MOST = 4
+_MOST = 16
 #: Large samples of other overloads, and operators that have a kernel for each number of dimensions.
 _OTHERS = 2
 _OF_ALL_DIMS = ("nn.functional.pad.", "nn.functional.interpolate.", "nn.functional.upsample_")
