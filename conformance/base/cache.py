@@ -28,7 +28,7 @@ def locked(lock: Path) -> Iterator[None]:
         yield
 
 
-def keep(path: Path, text: str) -> None:
+def keep(path: Path, content: str | bytes) -> None:
     """Write a temporary file, then rename it.
 
     Several processes may write at once; a reader sees either the whole file or none.
@@ -36,8 +36,8 @@ def keep(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         Path(temporary).replace(path)
     except OSError:
         return  # the next process computes it again

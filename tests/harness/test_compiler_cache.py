@@ -73,6 +73,62 @@ def test_inductor_compiles_anew_in_each_folder(tmp_path: Path) -> None:
     assert second.returncode != 0, "code that the first run has stored was used"
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_only_libraries_that_ask_for_instructions_are_kept(
+    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    undo = new_compiler_cache()
+    first = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    for place, name, function in (("pr", "cprobe.cpp", "__avx_chk_kernel"), ("ke", "ckernel.main.cpp", "kernel")):
+        code = first / place / name
+        code.parent.mkdir(parents=True)
+        code.write_text(f'extern "C" void {function}() {{}}')
+        subprocess.run(["g++", "-shared", "-fPIC", code, "-o", code.with_suffix(".so")], check=True)
+    library = first / "pr" / "cprobe.so"
+    content = library.read_bytes() if whole else library.read_bytes()[:1000]
+    library.write_bytes(content)
+    undo()
+    undo = new_compiler_cache()
+    second = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    found = {file.name: file.read_bytes() for file in second.glob("*/*.so")}
+    undo()
+
+    assert second != first
+    assert found == ({"cprobe.so": content} if whole else {})
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_inductor_takes_the_kept_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    written = tmp_path / "compiled"
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {written}\nexec {shutil.which("g++")} "$@"\n')
+    compiler.chmod(0o755)
+    program = (
+        "from torch._inductor.cpu_vec_isa import valid_vec_isa_list\n"
+        "print([(str(isa), isa.build_arch_flags()) for isa in valid_vec_isa_list()])"
+    )
+
+    def asked() -> tuple[str, int]:
+        written.unlink(missing_ok=True)
+        undo = new_compiler_cache()
+        environment = {**os.environ, "CXX": str(compiler)}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        undo()
+        lines = written.read_text().splitlines() if written.exists() else []
+        return done.stdout, sum(".cpp" in line for line in lines)
+
+    instructions, compiled = asked()
+    again, compiled_again = asked()
+
+    assert again == instructions != ""
+    assert compiled_again == 0, f"{compiled_again} of {compiled} libraries were compiled again"
+
+
 def test_the_variables_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "own")
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
