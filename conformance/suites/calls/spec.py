@@ -7,6 +7,7 @@ cost no more than a copy.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -151,10 +152,26 @@ def memory(extent: int, dtype: torch.dtype, generator: torch.Generator, limit: i
     drawn = min(extent, _BLOCK)
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.complex64 if dtype.is_complex else torch.float32
-        block = torch.randn(drawn, generator=generator, dtype=wide).to(dtype)
+        block = _block(wide, generator) if drawn < extent else torch.randn(drawn, generator=generator, dtype=wide)
+        block = block.to(dtype)
     else:
         block = torch.randint(0, max(1, limit), (drawn,), generator=generator).to(dtype)
     return block if drawn == extent else block.repeat(-(-extent // max(1, drawn)))[:extent]
+
+
+def _block(dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return a block of random numbers that nobody may change. It is kept, as most calls draw the same ones again."""
+    block, after = _kept(dtype, generator.get_state().numpy().tobytes())
+    generator.set_state(after)
+    return block
+
+
+@functools.lru_cache(maxsize=16)
+def _kept(dtype: torch.dtype, state: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a block that a generator with this state draws, and its state behind the block."""
+    generator = torch.Generator()
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    return torch.randn(_BLOCK, generator=generator, dtype=dtype), generator.get_state()
 
 
 def moved(leaf: Any, device: torch.device) -> Any:
