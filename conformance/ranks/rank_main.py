@@ -208,11 +208,11 @@ class Rank:
         return torch.empty(0, device=str(self._accelerator.current_device_name())).device
 
     def leave(self, leave: Leave) -> None:
-        """Leave the group and report it. A rank with leftover threads reports that it must not be used again."""
+        """Leave the group and report it, and why this rank must not be used again, such as leftover threads."""
         self._recorder.stage("leaving the group")
-        self._groups.leave()
+        kept = self._groups.leave()
         while self._device_locks:
             os.close(self._device_locks.pop())
         self._recorder.stage("idle")
-        retire = f"it kept threads: {', '.join(self._threads)}" if self._threads else ""
+        retire = f"it kept threads: {', '.join(self._threads)}" if self._threads else kept
         self._channel.send(encode(Done(leave.nonce, self._leaked, retire)))

@@ -111,12 +111,16 @@ def _distributed(layout, device, rank, world_size, folder, seed=0):
     library("transformers")
     library("accelerate")  # from_pretrained() asks for it where a model goes to devices
     from transformers.distributed import DistributedConfig
+    from transformers.utils.logging import disable_progress_bar
 
     here = torch._C._get_accelerator().type
     if here != device.type:
         environment_lacks(f"transformers lays models out on {here!r}, the accelerator of this process")
     # transformers binds a rank to the device of its local rank; ranks may share devices.
     os.environ["LOCAL_RANK"] = str(device.index or 0)
+    # Loading in threads, and progress bars, leave threads behind, and a rank with such threads serves no further case.
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
+    disable_progress_bar()
     if rank == 0:
         _model(seed).save_pretrained(folder)
     dist.barrier()

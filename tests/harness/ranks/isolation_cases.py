@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from conformance.plan.case import case
@@ -54,3 +55,47 @@ def test_after(rank, group):
     """The variable is not set any more."""
     assert "TORCH_SHOW_CPP_STACKTRACES" not in os.environ
     assert "torch" in sys.modules
+
+
+def gathered(rank, groups):
+    """Return a tensor whose parts two ranks have, as a whole. Their group has another name after other ``groups``."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    for _ in range(groups):
+        dist.new_group([0, 1])
+    mesh = DeviceMesh("cpu", [0, 1])  # all ranks make it
+    return distribute_tensor(torch.arange(4.0), mesh, [Shard(0)]).detach().full_tensor().tolist() if rank < 2 else None
+
+
+@case("isolation.mesh", world_size=3)
+def test_mesh(rank, group):
+    """A case leaves what DTensor has dispatched over a mesh."""
+    note("mesh", os.getpid())
+    assert gathered(rank, groups=2) in ([0, 1, 2, 3], None)
+
+
+@case("isolation.mesh.again", world_size=3)
+def test_mesh_again(rank, group):
+    """An equal mesh of a later case has its own groups, on the same ranks."""
+    note("again", os.getpid())
+    assert gathered(rank, groups=0) in ([0, 1, 2, 3], None)
+
+
+KEPT = []
+
+
+@case("isolation.mesh.kept", world_size=3)
+def test_mesh_kept(rank, group):
+    """A case keeps a mesh of its groups where nothing can forget it."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    note("kept", os.getpid())
+    KEPT.append(DeviceMesh("cpu", [0, 1, 2]))
+
+
+@case("isolation.mesh.other", world_size=3)
+def test_mesh_other(rank, group):
+    """A case that follows gets other ranks."""
+    note("other", os.getpid())
+    assert not KEPT

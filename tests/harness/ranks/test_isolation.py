@@ -39,9 +39,20 @@ def test_each_case_gets_what_it_asks_for(warm: Run) -> None:
         "isolation.forked": PASS,
         "isolation.own": PASS,
         "isolation.after": PASS,
+        "isolation.mesh": PASS,
+        "isolation.mesh.again": PASS,
+        "isolation.mesh.kept": PASS,
+        "isolation.mesh.other": PASS,
     }, warm.output
     assert processes(folder, "first") < processes(folder, "reused")  # on the same ranks, then on fresh ones
     assert not processes(folder, "forked") & processes(folder, "reused")
+
+
+def test_ranks_go_on_without_the_meshes_of_a_case_and_end_with_them(warm: Run) -> None:
+    folder = warm.folder.parent.parent
+
+    assert processes(folder, "mesh") == processes(folder, "again") == processes(folder, "kept")
+    assert not processes(folder, "other") & processes(folder, "kept")
 
 
 def test_a_case_that_fails_on_warm_ranks_alone_names_who_was_there(warm: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,10 +47,22 @@ def planned(
         deadline=DEADLINE,
         about=about,
         world_size=ranks,
-        # DTensor caches what it has dispatched, with the groups of the mesh. Groups of a later case have other members
-        # under the same names, so warm ranks would use destroyed groups.
-        isolation=Isolation.FORK if ranks else Isolation.REUSE,
+        isolation=_isolation(about) if ranks else Isolation.REUSE,
     )
+
+
+def _isolation(about: About) -> Isolation:
+    """Return the isolation of cases on ranks: DeepSpeed and PyTorch's ring attention change torch's functions for good.
+
+    Where DeepSpeed is missing, its cases are skipped, and change nothing.
+    """
+    changes = _has_deepspeed() if about is About.LIBRARY else about is About.PYTORCH
+    return Isolation.FORK if changes else Isolation.REUSE
+
+
+@functools.cache
+def _has_deepspeed() -> bool:
+    return importlib.util.find_spec("deepspeed") is not None
 
 
 def check_mean_losses(
