@@ -102,20 +102,25 @@ def payloads(case: Case, world_size: int, size: int, dtype: torch.dtype, op: str
     return torch.stack([payload(case, rank, size, dtype, op) for rank in range(world_size)])
 
 
+#: Operations whose result has the dtype of their rows.
+_CHOOSING = {
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "band": torch.bitwise_and,
+    "bor": torch.bitwise_or,
+    "bxor": torch.bitwise_xor,
+}
+
+
 def reduced(inputs: torch.Tensor, op: str) -> torch.Tensor:
-    """Return the reduction of the rows: float64 for floating inputs, exact int64 otherwise."""
+    """Return the reduction of the rows: wide enough for sums and products, and in their own dtype for the others."""
+    if combine := _CHOOSING.get(op):
+        return functools.reduce(combine, inputs.unbind())
     wide = inputs.double() if inputs.is_floating_point() else inputs.long()
     if op in ("sum", "avg"):
         return wide.sum(0) / inputs.shape[0] if op == "avg" else wide.sum(0)
-    if op == "product":
-        return wide.prod(0)
-    if op in ("min", "max"):
-        return wide.amin(0) if op == "min" else wide.amax(0)
-    combine = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}[op]
-    result = wide[0]
-    for row in wide[1:]:
-        result = combine(result, row)
-    return result
+    assert op == "product", op
+    return wide.prod(0)
 
 
 def check_reduced(check, result: torch.Tensor, inputs: torch.Tensor, op: str) -> None:
