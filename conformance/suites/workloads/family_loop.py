@@ -14,8 +14,9 @@ from .loop import HOST, ORACLE, SCHEMES, RunDevice, Scheme, Trainer, TrainingTas
 
 #: Steps that are compared with the float64 oracle; more steps only move every run away from it.
 COMPARED_STEPS = 4
-#: Steps of a run whose figures are reported, before and after a restart, and in each run of a rerun.
-TIMED_STEPS, RESTART_STEPS = 12, 2
+#: Steps whose figures are reported, which the compared ones have warmed up; steps before and after a restart, and in
+#: each run of a rerun.
+TIMED_STEPS, RESTART_STEPS = 8, 2
 
 
 @functools.cache

@@ -70,22 +70,21 @@ def process_peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def report_speed(check: Any, seconds: Sequence[float], items_per_step: int, unit: str) -> None:
-    """Report throughput and step times (median and 90th percentile, in milliseconds) of the warm steps."""
-    warm = seconds[COLD_STEPS:]
+def report_speed(check: Any, warm: Sequence[float], items_per_step: int, unit: str) -> None:
+    """Report throughput and step times (median and 90th percentile, in milliseconds) of warm steps."""
     check.metric(f"{unit}_per_s", items_per_step * len(warm) / sum(warm))
     check.metric("step_ms_median", statistics.median(warm) * 1e3)
     check.metric("step_ms_p90", statistics.quantiles(warm, n=10)[-1] * 1e3)
 
 
 def report_family_speed(check: Any, run: Trajectory, kind: Kind, flops: int, rate: float) -> None:
-    """Report throughput, step times, the noise floor, and the share of the device's matrix-product rate.
+    """Report throughput, step times, the noise floor of warm steps, and the share of the device's matrix-product rate.
 
     The noise floor is the difference of the medians of two halves of the run. ``flops`` is the number of operations of
     a step in products, and ``rate`` what the device does of them in a second.
     """
-    report_speed(check, run.seconds, kind.items, kind.unit)
-    warm = run.seconds[COLD_STEPS:]
+    warm = run.seconds
+    report_speed(check, warm, kind.items, kind.unit)
     halves = [statistics.median(warm[start::2]) for start in (0, 1)]
     check.metric("noise_floor", abs(halves[0] - halves[1]) / min(halves))
     check.metric("matmul_share", flops / statistics.median(warm) / rate)

@@ -13,7 +13,7 @@ from conformance.suites.shared_bodies import deterministic
 from . import tasks
 from .comparing import bounds_of, check_gradients, check_parameters, check_same_bits, check_series
 from .loop import HOST, SCHEMES, RunDevice, Trainer, Trajectory, weights_of
-from .measuring import MemoryCounters, report_speed
+from .measuring import COLD_STEPS, MemoryCounters, report_speed
 
 
 def check_against_host(check: Any, name: str, run_device: RunDevice, dtype: str) -> tuple[Trainer, Trajectory]:
@@ -59,7 +59,7 @@ def check_memory_returns(check: Any, name: str, run_device: RunDevice, dtype: st
 
 def report_training(check: Any, name: str, run: Trajectory, unit: str) -> None:
     """Report the speed (``unit`` per second) and the final loss of a run."""
-    report_speed(check, run.seconds, tasks.task_named(name).items_per_step, unit)
+    report_speed(check, run.seconds[COLD_STEPS:], tasks.task_named(name).items_per_step, unit)
     check.metric("final_loss", run.losses[-1])
 
 
