@@ -103,6 +103,13 @@ def views(images):
     yield "one element, expanded", images[1, 1, 1, 1].expand(7)
 
 
+def filled(written, numbers):
+    """Return the memory of a view to which numbers are written."""
+    memory, view = written
+    view.copy_(numbers)
+    return memory
+
+
 def check_views(check, ends, kind):
     """Check copies of each view from one end to the other."""
     host = (torch.arange(2 * 3 * 4 * 5) % 113).view(2, 3, 4, 5).to(kind)
@@ -136,20 +143,20 @@ def test_copy_routes(accelerator, check, device, dtype, route):
     for rows, columns in SHAPES:
         # Whole numbers that every dtype here holds.
         numbers = (torch.arange(rows * columns) % 113).view(rows, columns)
+        expected = {taken: filled(written(ones("cpu", getattr(torch, dtype)), rows, columns), numbers)
+                    for taken, written in LAYOUTS.items()}  # fmt: skip
         for given, read in LAYOUTS.items():
-            for taken, written in LAYOUTS.items():
-                for kind in {torch.float32, getattr(torch, dtype)}:
-                    _, source = read(ones(ends[0], kind), rows, columns)
-                    source.copy_(numbers)
+            for kind in {torch.float32, getattr(torch, dtype)}:
+                _, source = read(ones(ends[0], kind), rows, columns)
+                source.copy_(numbers)
+                for taken, written in LAYOUTS.items():
                     memory, target = written(ones(ends[1], getattr(torch, dtype)), rows, columns)
-                    expected, right = written(ones("cpu", getattr(torch, dtype)), rows, columns)
 
                     target.copy_(source, non_blocking=(given != taken))
                     for index in range(accelerator.device_count()):
                         accelerator.synchronize(index)
 
-                    right.copy_(numbers)
-                    wrong = int((check.bits(memory.cpu()) != expected).sum())
+                    wrong = int((check.bits(memory.cpu()) != expected[taken]).sum())
                     what = f"{rows} x {columns}, {given} {kind} into {taken} {dtype}"
                     assert wrong == 0, f"{what}: {wrong} elements of the target's memory differ"
 

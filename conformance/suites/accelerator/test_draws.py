@@ -168,11 +168,12 @@ def test_long_draws(accelerator, device, function, check):
     check.equal(drawn.numel(), LONG, "numbers")
     bits = drawn.view(torch.int32) if drawn.dtype is torch.float32 else drawn
     weights = torch.randint(-(1 << 62), 1 << 62, (ROW,), generator=torch.Generator().manual_seed(3)) | 1
+    # Equal rows have equal sums; others by chance, once in 2^35 calls. The sum wraps around, so a power of two as a
+    # factor of all numbers would leave few different sums: the remainder of a prime has none.
+    remainders = bits.long() % 1_000_003
     for start, name in ((0, "the start"), (LONG % ROW, "the end")):
-        rows = bits[start : start + LONG // ROW * ROW].view(-1, ROW)
-        # Equal rows have equal sums; others by chance, once in 2^35 calls. The sum wraps around, so a power of two as
-        # a factor of all numbers would leave few different sums: the remainder of a prime has none.
-        sums = (rows.long() % 1_000_003 * weights).sum(1)
+        rows = remainders[start : start + LONG // ROW * ROW].view(-1, ROW)
+        sums = (rows * weights).sum(1)
         check.equal(len(sums) - len(sums.unique()), 0, f"rows that repeat another one, counted from {name}")
     if function == "randperm":
         check.equal(drawn.sort().values, torch.arange(LONG), "the sorted permutation")
