@@ -166,4 +166,13 @@ BACKENDS = (
         cells=150,
         checkout="TINYGRAD",
     ),
+    # PyTorch's reference of a C++ backend on PrivateUse1, which no package has. Its folder needs build products.
+    Backend(
+        "openreg",
+        "openreg_accelerator:OPENREG",
+        imports="torch_openreg",
+        advice="set OPENREG to a folder that has the package torch_openreg, built with this torch",
+        cells=100,
+        checkout="OPENREG",
+    ),
 )

@@ -6,13 +6,17 @@ import ast
 from pathlib import Path
 
 import pytest
+import torch
 
 from conformance.accelerators.capabilities import DTYPES, MEMORY_STATS, VOCABULARY
+from conformance.judging.finding import Finding
 from conformance.plan.case import PER_DTYPE
-from conformance.reports.verdict import Reason
+from conformance.reports.verdict import Outcome, Reason
 from conformance.suites import accelerator, capabilities, profiling, shared_bodies, utils
+from conformance.suites.accelerator.test_autocast import products_agree
 from tests.acceptance.running import run
-from tests.defects.stand_ins import HOST, LATE, planned, run_body, verdict_on
+from tests.defects.mutant import StandIn
+from tests.defects.stand_ins import HOST, LATE, Altered, planned, run_body, verdict_on
 from tests.layers import longer
 
 ROOT = Path(__file__).parents[2]
@@ -159,3 +163,36 @@ def test_through_the_plugin(tmp_path):
 @pytest.mark.parametrize("name", ["stream", "stream.record", "event", "memory.stats", "memory.pinned", "graph.capture"])
 def test_a_probe_hears_a_clean_no(name):
     assert verdict_on(f"capabilities.{name}", HOST).reason is Reason.UNSUPPORTED
+
+
+class TwoNames(Altered):
+    """Two devices for which one generator draws, as the host's does for a backend without generators."""
+
+    def __init__(self) -> None:
+        super().__init__(device_count=lambda: 2, device_name=lambda index=None: "cpu", get_rng_state=self.state)
+
+    def state(self, index: int | None = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+
+def test_one_generator_for_all_devices_is_a_clean_no():
+    verdict = verdict_on("capabilities.rng.per-device", StandIn("one generator", TwoNames))
+
+    assert (verdict.outcome, verdict.reason) == (Outcome.SKIP, Reason.UNSUPPORTED), verdict
+
+
+@pytest.mark.parametrize("name", ["mm", "bmm", "linear"])
+def test_a_product_that_autocast_leaves_alone_is_no_wrong_value(name, monkeypatch):
+    """It has the precision of its inputs: a denial of autocast is true of it, and a claim fails as a stub."""
+    owner = torch.nn.functional if name == "linear" else torch
+    product = getattr(owner, "matmul" if name == "mm" else name)
+
+    def uncast(*arguments: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return product(*arguments)
+
+    monkeypatch.setattr(*((torch.Tensor, "__matmul__") if name == "mm" else (owner, name)), uncast)
+
+    with pytest.raises(Finding, match=f"has no effect on {name}") as found:
+        products_agree(torch.autocast("cpu", dtype=torch.bfloat16), torch.device("cpu"), "bfloat16")
+    assert found.value.reason is Reason.STUB

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import AUTOCAST, DTYPE
-from conformance.judging.finding import environment_lacks
+from conformance.judging.finding import environment_lacks, stub
 from conformance.plan.case import case
 
 SIXTEEN_BITS = ("float16", "bfloat16")
@@ -76,6 +76,8 @@ def products_agree(context, device, dtype):
         kept = left + left
 
     for name, result in results.items():
+        if result.dtype is torch.float32:
+            stub(f"autocast({dtype}) has no effect on {name}")
         assert result.dtype is getattr(torch, dtype), f"{name} inside autocast({dtype}) is {result.dtype}"
         wrong = int((result.cpu().float() != expected).sum())
         assert wrong == 0, f"{wrong} of {expected.numel()} elements of {name} are wrong"

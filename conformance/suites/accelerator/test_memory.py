@@ -7,7 +7,14 @@ import time
 
 import torch
 
-from conformance.accelerators.capabilities import COPY, DEVICE_MULTIPLE, MEMORY, MEMORY_STATS, MEMORY_TOTAL
+from conformance.accelerators.capabilities import (
+    COPY,
+    DEVICE_MULTIPLE,
+    MEMORY,
+    MEMORY_PEAK,
+    MEMORY_STATS,
+    MEMORY_TOTAL,
+)
 from conformance.judging.finding import environment_lacks, stub
 from conformance.plan.case import Level, case
 
@@ -119,7 +126,10 @@ def test_empty_cache_keeps_values(accelerator, device):
     assert all(bool((tensor.cpu() == 99).all()) for tensor in fresh)
     numbers, places = torch.arange(35.0).view(7, 5), torch.tensor([6, 0, 3])
     for name, work in QUEUED.items():
-        result = work(numbers.to(device), places.to(device))
+        try:
+            result = work(numbers.to(device), places.to(device))
+        except NotImplementedError:  # the cells of the operator judge that
+            continue
         accelerator.empty_cache()
         assert torch.equal(result.cpu(), work(numbers, places)), f"empty_cache() changed a queued result of {name}"
 
@@ -187,16 +197,19 @@ def test_resets(accelerator, device):
 
 
 @case("accelerator.memory.order", requires=[MEMORY_STATS])
-def test_order(accelerator, device):
-    """Allocated memory is at most reserved memory and the total, and no peak is below its current value."""
+def test_order(accelerator, declaration, device):
+    """Allocated memory is at most reserved memory and the total, and no peak is below its value, as far as claimed."""
     settle(accelerator)
     kept = fill(device, 16 * MIB)
 
     allocated, reserved = accelerator.memory_allocated(), accelerator.memory_reserved()
 
-    assert kept.numel() <= allocated <= reserved <= accelerator.total_memory(), (allocated, reserved)
-    assert accelerator.max_memory_allocated() >= allocated, "the peak of allocated memory is below its current value"
-    assert accelerator.max_memory_reserved() >= reserved, "the peak of reserved memory is below its current value"
+    assert kept.numel() <= allocated <= reserved, (allocated, reserved)
+    if declaration.supports(MEMORY_TOTAL.cell):
+        assert reserved <= accelerator.total_memory(), f"{reserved} bytes of {accelerator.total_memory()} are reserved"
+    if declaration.supports(MEMORY_PEAK.cell):
+        assert accelerator.max_memory_allocated() >= allocated, "the peak of allocated memory is below its value"
+        assert accelerator.max_memory_reserved() >= reserved, "the peak of reserved memory is below its value"
 
 
 @case("accelerator.memory.allocated_follows", requires=[MEMORY_STATS], axes={"size": SIZES})

@@ -22,7 +22,7 @@ from conformance.accelerators.capabilities import (
     TENSOR_TYPES,
     TRITON,
 )
-from conformance.judging.finding import Refused, environment_lacks, stub
+from conformance.judging.finding import Refused, environment_lacks
 from conformance.plan.case import case
 from conformance.suites.accelerator import test_autocast as casting
 from conformance.suites.accelerator import test_builders, test_dlpack, test_generators, test_precision, test_ranges
@@ -110,10 +110,6 @@ def test_autocast(accelerator, device):
         raise Refused("no 16-bit dtype is supported")
 
     for dtype in used:
-        with torch.autocast(device.type, dtype=dtype):
-            inside = matrix @ matrix
-        if inside.dtype is torch.float32:
-            stub(f"autocast({dtype}) has no effect on a product")
         casting.products_agree(torch.autocast(device.type, dtype=dtype), device, str(dtype).removeprefix("torch."))
     assert (matrix @ matrix).dtype is torch.float32, "autocast goes on after its context"
 
