@@ -124,3 +124,15 @@ def takes_the_other_side(function: Any, sample: Call, **extra: Any) -> Any:
 
 def test_either_side_of_a_kink_is_right_for_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_habit(monkeypatch, takes_the_other_side, "nn.functional.relu[float32-training]").count > 10
+
+
+def takes_all_indices(function: Any, sample: Call, **extra: Any) -> Any:
+    """Let the last bag end where the indices end. PyTorch asks for such offsets, and its CPU checks none."""
+    if sample.kwargs.get("include_last_offset"):
+        indices, *offsets = (tensor for tensor in sample.tensors if not tensor.is_floating_point())
+        assert [int(one[-1]) for one in offsets] == [len(indices)], "the last offset is not the number of indices"
+    return call(function, sample, **extra)
+
+
+def test_the_last_offset_of_bags_is_the_number_of_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, takes_all_indices, "nn.functional.embedding_bag[float32-inference]").count > 10
