@@ -56,6 +56,18 @@ def result_of(change: Callable[[torch.Tensor, tuple[Any, ...]], torch.Tensor | N
     return spoil
 
 
+#: Names of the typed constructors, and their dtypes.
+_CONSTRUCTORS = {
+    "BFloat16": "bfloat16",
+    "Byte": "uint8",
+    "Double": "float64",
+    "Float": "float32",
+    "Half": "float16",
+    "Int": "int32",
+    "Long": "int64",
+}
+
+
 def replaced(owner: Any, **members: Callable[[Any], Any]) -> Callable[[], AbstractContextManager[Any]]:
     """Attributes of a class or module become what ``member(old)`` gives."""
 
@@ -85,6 +97,19 @@ def together(*contexts: Callable[[], AbstractContextManager[Any]]) -> Callable[[
 def accelerator(**members: Callable[[Any], Any]) -> Callable[[], AbstractContextManager[Any]]:
     """Methods of the accelerator object: ``member(old)`` gets and gives functions that take ``self``."""
     return replaced(TorchAccelerator, **members)
+
+
+def constructors(change: Callable[[Any], Any]) -> Callable[[], AbstractContextManager[Any]]:
+    """Typed constructors: ``change(old)`` gets and gives what makes a constructor of the accelerator and a dtype."""
+
+    def of(dtype: str) -> Callable[[Any], Any]:
+        def member(old: Any) -> Any:
+            changed = change(lambda self, dtype: old.fget(self))
+            return property(lambda self: changed(self, dtype))
+
+        return member
+
+    return replaced(TorchAccelerator, **{f"{name}Tensor": of(dtype) for name, dtype in _CONSTRUCTORS.items()})
 
 
 def constant(value: Any) -> Callable[[Any], Any]:

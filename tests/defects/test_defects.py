@@ -26,12 +26,40 @@ def mutants(request: pytest.FixtureRequest) -> list[Mutant]:
     return chosen
 
 
+def with_tests(folder: Path) -> Path:
+    """Put the tests alone into a folder: beside them stands a folder conformance/ that is not the installed package."""
+    (folder / "tests").symlink_to(ROOT / "tests")
+    return folder
+
+
+#: Plants every mutant on the simulated accelerator, and prints those that cannot be planted.
+PLANTING = """
+import sys
+sys.path.insert(0, ".")
+from tests.defects import bench
+from tests.defects.catalogue import MUTANTS
+from tests.defects.faults import armed
+
+bench.loaded("sim")
+for mutant in MUTANTS:
+    try:
+        with armed(mutant.fault):
+            pass
+    except Exception as error:
+        print(f"{mutant.name}: {error!r}")
+print(f"planted {len(MUTANTS)}")
+"""
+
+
+def test_every_mutant_can_be_planted(tmp_path: Path) -> None:
+    """A mutant of what has gone from the product would be run by nobody for weeks: most are run at night alone."""
+    assert python("-c", PLANTING, cwd=with_tests(tmp_path)).stdout == f"planted {len(MUTANTS)}\n"
+
+
 @pytest.fixture(scope="module")
 def measured(mutants: list[Mutant], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """One process for all: it forks a copy for each mutant, and a process with threads could not."""
-    folder = tmp_path_factory.mktemp("defects")
-    # Only the tests may be found by path: beside them stands a folder conformance/ that is not the installed package.
-    (folder / "tests").symlink_to(ROOT / "tests")
+    folder = with_tests(tmp_path_factory.mktemp("defects"))
     names = [f"--mutant={mutant.name}" for mutant in mutants]
     words = ("-m", "tests.defects.run", "--quick", "--jobs=1", "--out=measured.json", *names)
     done = python(*words, cwd=folder, timeout=900, imported=DATABASE)

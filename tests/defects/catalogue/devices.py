@@ -9,7 +9,7 @@ import torch
 
 from tests.defects.faults import Fault, Where
 from tests.defects.mutant import Mutant
-from tests.defects.spoiling import accelerator, constant, replaced
+from tests.defects.spoiling import accelerator, constant, constructors, replaced
 
 EVERYTHING = ("accelerator.*", "capabilities.*", "utils.*", "profiling.*")
 INTERFACE = ("accelerator.interface.*", "accelerator.device.*", "capabilities.device*")
@@ -120,11 +120,11 @@ DEVICES = (
            context=accelerator(supported_dtypes=constant([torch.bfloat16]))),
     device("constructors build shapes", "wrong type promotion", "DeepSpeed interface: typed constructors",
            "accelerator.tensor_types.from_list[*]", "accelerator.tensor_types.*", "capabilities.tensor-types",
-           context=accelerator(_constructor=lambda old: lambda self, dtype: lambda values=(): torch.zeros(
+           context=constructors(lambda old: lambda self, dtype: lambda values=(): torch.zeros(
                len(values), dtype=getattr(torch, dtype), device="sim"))),
     device("constructors make host tensors", "host fallback", "DeepSpeed interface: typed constructors",
            "accelerator.tensor_types.from_list[*]", "accelerator.tensor_types.*", "capabilities.tensor-types",
-           context=accelerator(_constructor=lambda old: lambda self, dtype: lambda *values: torch.tensor(
+           context=constructors(lambda old: lambda self, dtype: lambda *values: torch.tensor(
                *values, dtype=getattr(torch, dtype)))),
 )  # fmt: skip
 

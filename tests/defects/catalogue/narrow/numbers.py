@@ -10,7 +10,16 @@ import torch
 
 from tests.defects.faults import Around, Call, Fault, Where
 from tests.defects.mutant import Mutant
-from tests.defects.spoiling import accelerator, constant, on_device, replaced, result_of, spoiled, together
+from tests.defects.spoiling import (
+    accelerator,
+    constant,
+    constructors,
+    on_device,
+    replaced,
+    result_of,
+    spoiled,
+    together,
+)
 
 CASTS = "DeepSpeed torch_autocast: which operators are cast, and what comes back"
 ZERO = "DeepSpeed zero/linear.py asks whether autocast is enabled"
@@ -277,10 +286,10 @@ class _Followed:
 _FOLLOWED = _Followed()
 TENSORS = (
     number("constructors make something of an empty list", "empty tensors", "DeepSpeed interface: typed constructors",
-           "accelerator.tensor_types.shapes[*]", context=accelerator(_constructor=_never_empty)),
+           "accelerator.tensor_types.shapes[*]", context=constructors(_never_empty)),
     number("constructors of equal lists give one tensor", "in-place aliasing",
            "DeepSpeed interface: typed constructors", "accelerator.tensor_types.fresh[*]", "capabilities.tensor-types",
-           context=accelerator(_constructor=_remembering)),
+           context=constructors(_remembering)),
     number("tensors that came to the host are still on the accelerator", "device count lies",
            "DeepSpeed interface: on_accelerator", "accelerator.on_accelerator.after_moves",
            context=together(spoiled(_to_copy=_FOLLOWED.to_copy), accelerator(on_accelerator=_FOLLOWED.member))),
