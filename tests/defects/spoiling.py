@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.torch_accelerator import TorchAccelerator
+from conformance.suites.accelerator.test_tensor_types import CONSTRUCTORS
 
 Call = Callable[..., Any]
 #: ``spoil(call, args, kwargs)`` returns what the operator is to return; ``call(*args, **kwargs)`` runs it.
@@ -56,18 +57,6 @@ def result_of(change: Callable[[torch.Tensor, tuple[Any, ...]], torch.Tensor | N
     return spoil
 
 
-#: Names of the typed constructors, and their dtypes.
-_CONSTRUCTORS = {
-    "BFloat16": "bfloat16",
-    "Byte": "uint8",
-    "Double": "float64",
-    "Float": "float32",
-    "Half": "float16",
-    "Int": "int32",
-    "Long": "int64",
-}
-
-
 def replaced(owner: Any, **members: Callable[[Any], Any]) -> Callable[[], AbstractContextManager[Any]]:
     """Attributes of a class or module become what ``member(old)`` gives."""
 
@@ -109,7 +98,7 @@ def constructors(change: Callable[[Any], Any]) -> Callable[[], AbstractContextMa
 
         return member
 
-    return replaced(TorchAccelerator, **{f"{name}Tensor": of(dtype) for name, dtype in _CONSTRUCTORS.items()})
+    return replaced(TorchAccelerator, **{name: of(dtype) for dtype, name in CONSTRUCTORS.items()})
 
 
 def constant(value: Any) -> Callable[[Any], Any]:
