@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -119,17 +120,21 @@ def main() -> int:
 
 
 def renew(runs: Path, arguments: argparse.Namespace) -> bool:
-    """Run the recipe, and keep the reports if the gate accepts all of them; return whether it does."""
+    """Run the recipe, and keep the reports if the gate accepts all of them; return whether it does.
+
+    A rejected run keeps its own folder, which the message names.
+    """
     chosen = [subject for subject in SUBJECTS if subject.name in (arguments.accelerator or [subject.name])]
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
-        options = [f"--profile={arguments.profile}", *arguments.options]
-        rejected = [subject.name for subject in chosen if run(subject, here, arguments.profile, options)]
-        if rejected:
-            sys.stderr.write(f"nothing is published: the gate has not accepted {', '.join(rejected)}\n")
-            return False
-        for subject in chosen:
-            keep(load(here / "reports" / subject.name / "report.json"), subject, runs)
+    here = Path(tempfile.mkdtemp(prefix="conformance-published-"))
+    options = [f"--profile={arguments.profile}", *arguments.options]
+    rejected = [subject.name for subject in chosen if run(subject, here, arguments.profile, options)]
+    if rejected:
+        names = ", ".join(rejected)
+        sys.stderr.write(f"nothing is published: the gate has not accepted {names}; see {here / 'reports'}\n")
+        return False
+    for subject in chosen:
+        keep(load(here / "reports" / subject.name / "report.json"), subject, runs)
+    shutil.rmtree(here)
     return True
 
 

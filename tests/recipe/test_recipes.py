@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,18 @@ def test_the_page_of_the_kept_reports_is_one_command(tmp_path: Path, capsys: pyt
     assert main(["publish", *runs, "-o", str(tmp_path)]) == 0
     assert "supa stand-in" in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "3 accelerators, 3 runs" in capsys.readouterr().out
+
+
+def test_a_rejected_run_keeps_its_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["-n0", "--case=accelerator.device.count"]
+
+    accepted = renew(tmp_path / "runs", argparse.Namespace(accelerator=["cpu"], profile="core", options=options))
+
+    assert not accepted
+    reports = Path(capsys.readouterr().err.rpartition("see ")[2].strip())
+    assert (reports / "cpu" / "report.json").is_file()
+    assert not (tmp_path / "runs").exists()
+    shutil.rmtree(reports.parent)
 
 
 @pytest.mark.long
