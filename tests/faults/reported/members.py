@@ -249,8 +249,26 @@ def _short_times_negative(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _own_events_not_waited_for(device: torch.device) -> Iterator[None]:
+    """Give the device a class of events of its own, for which streams do not wait."""
+    module: Any = torch.get_device_module(device.type)
+    original = torch.Stream.wait_event
+
+    class Event(torch.Event):
+        pass
+
+    def function(self: torch.Stream, event: torch.Event) -> None:
+        if not isinstance(event, Event):
+            original(self, event)
+
+    with mock.patch.object(module, "Event", Event), method(torch.Stream, "wait_event", function):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "own events not waited for": _own_events_not_waited_for,
     "counter not restored": _counter_not_restored,
     "refused by torch.accelerator": _empty_cache_refused,
     "each fifth time negative": _negative_times,
