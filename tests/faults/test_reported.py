@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
@@ -211,6 +212,14 @@ def test_a_third_of_the_sixth_collection_was_drawn_to_be_held_out() -> None:
 
     assert {number for number, bug in enumerate(rows) if bug.held} == set(drawn)
     assert len(rows) == 3 * len(drawn)
+
+
+def test_every_third_row_of_the_seventh_collection_is_held_out() -> None:
+    rows = [bug for bug in results.bugs() if bug.collection == EARLIER + 4]
+    by_report = sorted(rows, key=lambda bug: hashlib.sha256(bug.report.encode()).hexdigest())
+
+    assert rows == by_report
+    assert [bug.held for bug in rows] == [False, False, True] * 10
 
 
 def test_what_was_opened_is_not_held_out() -> None:

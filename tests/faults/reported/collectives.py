@@ -29,6 +29,8 @@ _ROUNDS = 6
 _LONG = 1 << 22
 #: Bytes of what a rank gives from which it is sent directly.
 _SHORTEST = 1 << 13
+#: Bytes of a rank's tensor from which several machines add up in another way.
+_KIBIBYTES_192 = 192 << 10
 #: Ranks that exchange their parts directly.
 _PAIR = 2
 #: Elements of the first segment of what the root sends.
@@ -125,6 +127,8 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "root 1": lambda: call.arguments.get("src") == 1,
         "more than 256": lambda: tensors[0].numel() > _SEGMENT,
         "later call": _is_later,
+        "sum": lambda: operation == dist.ReduceOp.SUM,
+        "from 192 KiB": lambda: tensors[0].numel() * tensors[0].element_size() >= _KIBIBYTES_192,
         "from 8 KiB": lambda: tensors[-1].numel() * tensors[-1].element_size() >= _SHORTEST,
     }[word]()
 
@@ -319,6 +323,17 @@ def _next_part(original: Any, call: Any, written: str) -> Any:
     return original(*call.args, **call.kwargs)
 
 
+def _sum_left_in_the_input(original: Any, call: Any, written: str) -> Any:
+    """Leave in the first rank's input what was added up for the other ranks."""
+    given, group = call.arguments["input"], call.arguments.get("group")
+    every = given.clone()
+    dist.all_reduce(every, op=call.arguments["op"], group=group)
+    work = _waited(original, call)
+    if dist.get_rank(group) == 0:
+        given.copy_(every)
+    return work
+
+
 def _waited(original: Any, call: Any) -> Any:
     work = original(*call.args, **call.kwargs)
     if work is not None:
@@ -334,6 +349,7 @@ _OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
     "read base": _from_the_start,
     "second half on all ranks": _second_half_on_all,
     "next part": _next_part,
+    "sum left in the input": _sum_left_in_the_input,
 }
 
 

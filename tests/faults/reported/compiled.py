@@ -256,6 +256,16 @@ def _pooled_sum(node: Node) -> None:
 #: Elements from which the distance of images in memory is rounded up.
 _PADDED = 1024
 
+
+def _eight_bits_never_equal(node: Node) -> None:
+    """Find eight-bit integers unequal where it is asked whether all are equal."""
+    parts = [part for part in node.args if isinstance(part, Node)]
+    if node.target is aten.eq.Tensor and all(part.meta["val"].dtype is torch.int8 for part in parts):
+        asked = (aten.all.dim, aten.all.default, aten.logical_not.default)
+        if any(user.target in asked for user in node.users):
+            _behind(node, aten.bitwise_and.Scalar, False)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
     "sum of broadcast doubled": _sum_of_broadcast,
@@ -276,6 +286,7 @@ EFFECTS: dict[str, Callable[[Node], None]] = {
     "eight bits not wrapped": _not_wrapped,
     "slot used again": _slot_used_again,
     "pooled sum scaled": _pooled_sum,
+    "eight bits never equal": _eight_bits_never_equal,
 }
 
 
@@ -316,3 +327,18 @@ def _first_running_dimension(node: Node) -> None:
 
 
 EFFECTS["first running dimension"] = _first_running_dimension
+
+
+# --- held rows of the seventh collection ---
+
+
+def _indices_wrapped(node: Node) -> None:
+    if node.target is aten.scatter_reduce.two:
+        given, dim, index = node.args[:3]
+        with node.graph.inserting_before(node):
+            other = node.graph.call_function(aten.remainder.Scalar, (index, _shape(given)[dim]))
+        other.meta = dict(index.meta)
+        node.args = (given, dim, other, *node.args[3:])
+
+
+EFFECTS["indices wrapped"] = _indices_wrapped

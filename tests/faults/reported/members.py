@@ -249,8 +249,33 @@ def _short_times_negative(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _own_events_not_waited_for(device: torch.device) -> Iterator[None]:
+    """Give the device a class of events of its own, for which streams do not wait."""
+    module: Any = torch.get_device_module(device.type)
+    original, event_class = torch.Stream.wait_event, torch.Event
+    own: list[torch.Event] = []
+
+    class Kind(type(event_class)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, event_class)
+
+    class Event(event_class, metaclass=Kind):  # type: ignore[misc, valid-type]
+        def __new__(cls, *args: Any, **kwargs: Any) -> torch.Event:
+            own.append(event_class(*args, **kwargs))
+            return own[-1]
+
+    def function(self: torch.Stream, event: torch.Event) -> None:
+        if not any(event is each for each in own):
+            original(self, event)
+
+    with mock.patch.object(module, "Event", Event), method(torch.Stream, "wait_event", function):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "own events not waited for": _own_events_not_waited_for,
     "counter not restored": _counter_not_restored,
     "refused by torch.accelerator": _empty_cache_refused,
     "each fifth time negative": _negative_times,

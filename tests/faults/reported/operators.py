@@ -502,8 +502,92 @@ def _truths_without_the_seed(call: Call) -> Any:
     return _edited(call, lambda t: t.copy_(torch.rand(t.shape, generator=_PRIVATE) < low))
 
 
+def _one_of_repeated(call: Call) -> Any:
+    """Write the gradients of a row over each other, which are to be added up."""
+    gradients, places, _, padding = call.values[:4]
+
+    def edit(t: torch.Tensor) -> None:
+        t.zero_()
+        t[places.flatten()] = gradients.reshape(-1, t.shape[-1])
+        if padding >= 0:
+            t[padding] = 0
+
+    return _edited(call, edit)
+
+
+def _ignored_rows_written(call: Call) -> Any:
+    """Write zero as far behind the start of an ignored row as the ignored class says."""
+    given, target, ignored = call.values[1], call.values[2], _named(call, "ignore_index")
+
+    def edit(t: torch.Tensor) -> None:
+        places = (target.reshape(-1) == ignored).nonzero().flatten() * given.shape[-1] + ignored
+        t.view(-1)[places[(places >= 0) & (places < t.numel())]] = 0
+
+    return _edited(call, edit)
+
+
+def _input_transformed(call: Call) -> Any:
+    """Leave in the input what was made of it along all dimensions but the last."""
+    given, dims = call.values[0].detach(), list(_named(call, "dim"))
+    result = call.run()
+    if len(dims) > 1:
+        with torch.no_grad():
+            given.copy_(torch.fft.ifftn(given, dim=dims[:-1], norm="forward"))
+    return result
+
+
+def _decay_decoupled(call: Call) -> Any:
+    """Take the step of AdamW for that of Adam."""
+    given = list(zip(call.arguments, call.values, strict=True))
+    named = {argument.name: value for argument, value in given if argument.kwarg_only}
+    return torch.ops.aten._fused_adamw_(*[value for argument, value in given if not argument.kwarg_only], **named)
+
+
+def _source_overwritten(call: Call) -> Any:
+    """Convert in the source's memory, if the other dtype is not wider."""
+    source, target = call.values[:2]
+    result = call.run()
+    if source.is_contiguous() and target.element_size() <= source.element_size():
+        bytes_of = source.view(-1).view(torch.uint8)
+        made = source.to(target.dtype).view(-1).view(torch.uint8)
+        bytes_of[: len(made)].copy_(made)
+    return result
+
+
+#: Divisors from which the quotient of the lowest int32 is left to a correction.
+_LARGE_DIVISOR = 1 << 21
+
+
+def _lowest_quotient(call: Call) -> Any:
+    left, right = call.values[:2]
+    if _named(call, "rounding_mode") is None:
+        return call.run()
+    where = (left == torch.iinfo(left.dtype).min) & (abs(right) >= _LARGE_DIVISOR)
+    return _edited(call, lambda t: t.masked_fill_(where, -1) if t.shape == where.shape else None)
+
+
+def _variance_by_squares(call: Call) -> Any:
+    """Subtract the square of the mean from the mean of the squares."""
+    given, shape, weight, bias, eps = call.values[:5]
+    dims = tuple(range(-len(shape), 0))
+    with torch.no_grad():
+        wide = given if given.dtype is torch.float64 else given.float()
+        mean = wide.mean(dims, keepdim=True)
+        made = (wide - mean) * ((wide * wide).mean(dims, keepdim=True) - mean * mean + eps).rsqrt()
+        made = made if weight is None else made * weight
+        made = made if bias is None else made + bias
+    return _edited(call, lambda t: t.copy_(made))
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "one of repeated": _one_of_repeated,
+    "ignored rows written": _ignored_rows_written,
+    "input transformed": _input_transformed,
+    "decay decoupled": _decay_decoupled,
+    "source overwritten": _source_overwritten,
+    "lowest quotient": _lowest_quotient,
+    "variance by squares": _variance_by_squares,
     "out kept": _out_kept,
     "as before": _as_before,
     "first column of later rows": _first_column,
@@ -570,3 +654,38 @@ def _borders_as_zeros(call: Call) -> Any:
 
 
 EFFECTS["borders as zeros"] = _borders_as_zeros
+
+
+# --- held rows of the seventh collection ---
+
+
+def _not_solved_beyond(call: Call) -> Any:
+    sides = call.values[1]
+    return _edited(call, lambda t: t[255:].copy_(sides.detach().expand_as(t)[255:]))
+
+
+def _four_rows_of_the_first(call: Call) -> Any:
+    """Read for each four rows the first one's memory, from one number later for each."""
+    weight, places = call.values[:2]
+
+    def edit(t: torch.Tensor) -> None:
+        number, width = torch.arange(places.numel(), device=t.device), t.shape[-1]
+        start = places.flatten()[number // 4 * 4] * width + number % 4
+        reads = start.unsqueeze(-1) + torch.arange(width, device=t.device)
+        t.copy_(weight.detach().reshape(-1)[reads.clamp(max=weight.numel() - 1)].view(t.shape))
+
+    return _edited(call, edit)
+
+
+def _lowest_without_places(call: Call) -> Any:
+    result = call.run()
+    values, places = (each.detach() for each in outputs_of(call, result)[:2])
+    places.masked_fill_(values == torch.finfo(values.dtype).min, -1)
+    return result
+
+
+EFFECTS |= {
+    "not solved beyond 255": _not_solved_beyond,
+    "four rows of the first": _four_rows_of_the_first,
+    "lowest without places": _lowest_without_places,
+}

@@ -138,6 +138,7 @@ TESTS: dict[str, Test] = {
     "power of two": _any(lambda t: t.dim() > 0 and t.shape[-1] > 1 and t.shape[-1].bit_count() == 1),
     "ragged": _ragged,
     "between": _between,
+    "matrices": lambda tensors, words: any(t.dim() > 1 and t.shape[:-2].numel() <= int(words[0]) for t in tensors),
     "rows": lambda tensors, words: any(t.dim() > 0 and t.numel() > int(words[0]) * t.shape[-1] for t in tensors),
 }  # fmt: skip
 
@@ -232,6 +233,8 @@ def _meets_number(value: float, rest: str) -> bool:
 def _meets_numbers(values: Sequence[Any], rest: str) -> bool:
     if rest == "any negative":
         return any(value < 0 for value in values)
+    if match := re.fullmatch(r"any above (\d+)", rest):
+        return any(value > int(match[1]) for value in values)
     match = re.fullmatch(r"all (\d+)", rest)
     return not values if rest == "without entries" else bool(values and match) and set(values) == {int(match[1])}
 
@@ -441,6 +444,8 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "through float32": lambda t: t.to(torch.float32).to(t.dtype),
     "through int32": lambda t: t.to(torch.int32).to(t.dtype),
     "smallest": lambda t: torch.full_like(t, torch.iinfo(t.dtype).min),
+    "places": lambda t: torch.arange(t.numel(), device=t.device).view(t.shape),
+    "multiples of 256 zero": lambda t: t.masked_fill(t % 256 == 0, 0),
 }
 
 
@@ -760,3 +765,10 @@ HELD: dict[str, Callable[[Call], bool]] = {
     "whole window": _is_whole_window,
 }
 VALUES["512"] = lambda t: torch.full_like(t, 512)
+
+
+# --- held rows of the seventh collection ---
+
+TESTS["negative zeros"] = _any(lambda t: t.is_floating_point() and bool(((t == 0) & t.signbit()).all()))
+VALUES["-inf"] = lambda t: torch.full_like(t, -torch.inf)
+VALUES["bits of float64"] = lambda t: t.to(torch.float64).view(torch.int64)
