@@ -71,9 +71,18 @@ def is_long(dim: int, least: int) -> Condition:
     return lambda function, sample: sample.input.dim() > dim and sample.input.shape[dim] > least
 
 
+def divides_the_lowest(function: Any, sample: Call) -> bool:
+    """Return whether the smallest int16 is divided by a large number."""
+    given = tensors(sample)
+    if len(given) < 2 or given[0].shape != given[1].shape:
+        return False
+    return bool(((given[0] == -(1 << 15)) & (given[1].abs() > 1 << 10)).any())
+
+
 @pytest.mark.parametrize(
     ("cell", "device", "message"),
     [
+        ("floor_divide[int16-inference]", if_it(divides_the_lowest), "the ends of the dtype"),
         ("tanh[float32-inference]", if_it(on_another_thread), "on another thread"),
         ("addmm[float32-inference]", if_it(without_gradients), "without gradients"),
         ("nn.functional.softsign[float32-inference]", if_it(is_long(1, 4096)), "a long axis"),

@@ -128,7 +128,7 @@ def check_views(check, ends, kind):
     },
 )
 def test_copy_routes(accelerator, check, device, dtype, route):
-    """A copy between any two layouts, with and without another dtype, writes its elements and no others.
+    """A copy between any two layouts, also to another dtype, writes its elements alone, and nothing in its source.
 
     Numbers that both dtypes of a copy hold keep their value, and a copy to integers drops fractions.
     """
@@ -159,6 +159,7 @@ def test_copy_routes(accelerator, check, device, dtype, route):
                     wrong = int((check.bits(memory.cpu()) != expected[taken]).sum())
                     what = f"{rows} x {columns}, {given} {kind} into {taken} {dtype}"
                     assert wrong == 0, f"{what}: {wrong} elements of the target's memory differ"
+                check.equal(source.cpu(), numbers.to(kind), f"{given} {kind}, after it was copied from")
 
     kind = getattr(torch, dtype)
     check_views(check, ends, kind)

@@ -191,6 +191,8 @@ def test_reduce_scatter_in_place(case, check, device, rank, world_size, group):
     dist.reduce_scatter_tensor(buffer[rank * 7 : (rank + 1) * 7], buffer)
 
     check_reduced(check, buffer[rank * 7 : (rank + 1) * 7], inputs[:, rank * 7 : (rank + 1) * 7], "sum")
+    read = torch.arange(7 * world_size) // 7 != rank
+    check.equal(buffer.cpu()[read], inputs[rank][read], "the parts of the input that are no output")
 
 
 @case("comm.reduce_scatter.shards", requires=[COMM], world_size=WORLDS)

@@ -107,6 +107,12 @@ def _largest_of_equals(operands: Operands, dtype: torch.dtype) -> torch.Tensor:
     return (operands.integers % 3).to(dtype).argmax(-1)
 
 
+def _equal_bytes(operands: Operands) -> torch.Tensor:
+    """Return which bytes are equal to those of the third row."""
+    given = operands.divisors.to(torch.int8)
+    return given == given[2:3]
+
+
 def _reduced_by_index(operands: Operands, reduction: str) -> torch.Tensor:
     """Return rows reduced into those that indices name: some twice or more often, some never."""
     index = (operands.index.abs() // 2)[:, None].expand(9, 9)
@@ -246,6 +252,10 @@ EXACT: tuple[Row, ...] = (
     ("bytes with int8", "add", "int8", lambda o: o.bytes + o.divisors.to(torch.int8)),
     ("bytes and a number", "mul", "uint8", lambda o: o.bytes * 3),
     ("less of bytes", "lt", "uint8", lambda o: o.bytes < o.bytes.t()),
+    ("rows of equal bytes", "all", "int8", lambda o: _equal_bytes(o).all(-1)),
+    ("rows with unequal bytes", "any", "int8", lambda o: _equal_bytes(o).logical_not().any(-1)),
+    ("largest bytes of rows", "amax", "int8", lambda o: o.bytes.view(torch.int8).amax(-1)),
+    ("sums of rows of bytes", "sum", "int8", lambda o: o.bytes.view(torch.int8).sum(-1)),
     ("integers and a half", "add", "int64", lambda o: o.divisors + 0.5),
     ("integers and floats", "mul", "int64", lambda o: o.divisors * o.halves),
     ("integers over a power of two", "true_divide", "int64", lambda o: o.divisors / 4),

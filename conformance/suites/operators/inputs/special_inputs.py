@@ -184,6 +184,16 @@ def _are_finite(outputs: list[torch.Tensor]) -> bool:
     return all(bool(plain(leaf).isfinite().all()) for leaf in outputs)
 
 
+@source(Mode.INFERENCE, _compare, dtypes=(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8))
+def ends_of_integers(cell: Cell) -> Iterator[Change]:
+    """Yield pairs of the smallest, the largest and other integers: a kernel may go through floating point there."""
+    for sample in unlike(cell, cell.samples):
+        if len(sample.args) == 1 and [tensor.dtype for tensor in sample.tensors] == [cell.dtype] * 2:
+            given = special_values.ends(cell.info, sample, cell.dtype)
+            if given is not None:
+                yield Change("the ends of the dtype in both inputs", given)
+
+
 @source(Mode.INFERENCE, _compare, stage=Stage.LARGE, dtypes=tuple(FACTORS))
 def long_integers(cell: Cell) -> Iterator[Change]:
     """Yield long samples of integers that float32 does not hold, whose sums 32 bits do not hold."""

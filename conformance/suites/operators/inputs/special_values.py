@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -252,6 +252,29 @@ def integers(cell: Cell, sample: Call) -> Iterator[Change]:
             # The sum of two of them is no number of the input's dtype, but one of the result's.
             near = replaced(sample, tensor, small + _HALF)
             yield Change(f"integers plus {_HALF} in input {number}", near, in_forms=True)
+
+
+def ends(info: Any, sample: Call, dtype: torch.dtype) -> Call | None:
+    """Return an operator's call of two tensors with pairs of integers near the ends and the middle of a dtype.
+
+    Divisors are not zero. Pairs stay for which the host gives the same in float64: of the others, a result or a step to
+    it is no number of the dtype, and no document tells its bits.
+    """
+    if not (is_a(info, "BinaryUfuncInfo") and torch.float64 in info.dtypes and _gives_integers(info, sample)):
+        return None
+    low, high, step = torch.iinfo(dtype).min, torch.iinfo(dtype).max, 1 << (torch.iinfo(dtype).bits * 11 // 16)
+    chosen = {low, low + 1, -step - 1, -step, -3, -1, 1, 2, 3, step, step + 1, high - 1, high} - {0}
+    # No processor divides the smallest integer by -1.
+    pairs = [(x, y) for x in chosen for y in chosen if low <= min(x, y) and (x, y) != (low, -1)]
+    left, right = torch.tensor(sorted(pairs)).T.to(dtype)
+    found, wide = (
+        host_call(info.op, replace(sample, input=change(left), args=(change(right),)))
+        for change in (torch.clone, torch.Tensor.double)
+    )
+    if not (found.comparable and wide.comparable):
+        return None
+    same = found.value.double() == wide.value
+    return replace(sample, input=left[same], args=(right[same],)) if bool(same.any()) else None
 
 
 def _gives_integers(info: Any, sample: Call) -> bool:
