@@ -305,7 +305,7 @@ def test_what_pytorch_leaves_open_is_right(habit: Execute, cell: str, monkeypatc
 def on_lists(name: str) -> None:
     function = functions.functions()[name]
     for one in function.calls:
-        test_foreach._check(Checker(), function, one, "", torch.device("cpu"), torch.float32, long=True)
+        test_foreach._check(Checker(), function, one, [""], torch.device("cpu"), torch.float32, long=True)
 
 
 @pytest.mark.parametrize("name", ["div", "clamp_max"])
@@ -339,7 +339,7 @@ def test_a_tensor_without_dimensions_in_a_list_counts(monkeypatch: pytest.Monkey
 def test_a_function_on_lists_that_is_wrong_on_other_threads_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     function, right = functions.functions()["sin"], torch._foreach_sin
     check = functools.partial(
-        test_foreach._check_call, Checker(), function, function.calls[0], "", torch.device("cpu"), torch.float32
+        test_foreach._check_call, Checker(), function, function.calls[0], [""], torch.device("cpu"), torch.float32
     )
     check()
     before: list[Any] = []

@@ -60,10 +60,10 @@ def test_a_factor_lost_at_the_end_of_a_long_list_is_wrong(monkeypatch: pytest.Mo
         right(first[:110], others[:110], alpha=alpha)
         right(first[110:], others[110:], alpha=1)
 
-    special_lists.check_long(Checker(), function, call, "_", torch.device("cpu"), host)
+    special_lists.check_long(Checker(), function, call, ["_"], torch.device("cpu"), host)
     monkeypatch.setattr(torch, "_foreach_add_", loses)
     with pytest.raises(AssertionError, match="alpha, 331 tensors"):
-        special_lists.check_long(Checker(), function, call, "_", torch.device("cpu"), host)
+        special_lists.check_long(Checker(), function, call, ["_"], torch.device("cpu"), host)
 
 
 def test_compiled_tables_are_exact_on_the_host_and_have_names_of_their_own() -> None:

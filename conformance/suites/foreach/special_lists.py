@@ -121,26 +121,27 @@ def check_large_exponents(check: Checker, device: torch.device) -> None:
 
 
 def check_long(
-    check: Checker, function: Function, call: ListCall, place: str, device: torch.device, host: Lists
+    check: Checker, function: Function, call: ListCall, places: list[str], device: torch.device, host: Lists
 ) -> None:
     """Check the results of lists with more tensors than the arguments of one launch hold."""
-    first = list(torch.stack(list(host)).to(device).unbind())
-    arguments = [
-        list(torch.stack(argument).to(device).unbind())
-        if isinstance(argument, list) and isinstance(argument[0], torch.Tensor)
-        else moved(argument, device)
-        for argument in call.arguments(host)
-    ]
-    found = function.run(call, place)(first, *arguments, **call.options)
-    is_floating = host[0].is_floating_point()
+    is_floating, others = host[0].is_floating_point(), call.arguments(host)
     wide = [tensor.double() if is_floating else tensor for tensor in host]
     right = torch.stack([call.single(tensor, position) for position, tensor in enumerate(wide)])
-    label = f"_foreach_{function.name}{place} with {call.label or 'a list'}, {len(host)} tensors"
-    actual = plain(torch.stack(first if place else list(found)))
-    if is_floating:
-        near(check, label, actual, right, Near.FORWARD)
-    else:
-        check.equal(actual, right.to(actual.dtype), label)
+    for place in places:
+        first = list(torch.stack(list(host)).to(device).unbind())
+        arguments = [
+            list(torch.stack(argument).to(device).unbind())
+            if isinstance(argument, list) and isinstance(argument[0], torch.Tensor)
+            else moved(argument, device)
+            for argument in others
+        ]
+        found = function.run(call, place)(first, *arguments, **call.options)
+        label = f"_foreach_{function.name}{place} with {call.label or 'a list'}, {len(host)} tensors"
+        actual = plain(torch.stack(first if place else list(found)))
+        if is_floating:
+            near(check, label, actual, right, Near.FORWARD)
+        else:
+            check.equal(actual, right.to(actual.dtype), label)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -265,6 +265,7 @@ def check_accumulation(check: Any, family: Family, run_device: RunDevice, dtype:
         check.metric("gradient_error", check_gradients(check, family, dtype, found, host, summed_gradients(family, 2)))
 
 
+@functools.cache
 def summed_gradients(family: Family, micro: int) -> dict[str, torch.Tensor]:
     """Return the float64 sum of the weighted gradients of micro-batches, each from a model of its own."""
     total: dict[str, torch.Tensor] = {}

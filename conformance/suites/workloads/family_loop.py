@@ -16,7 +16,7 @@ from .loop import HOST, ORACLE, SCHEMES, RunDevice, Scheme, Trainer, TrainingTas
 COMPARED_STEPS = 4
 #: Steps whose figures are reported, which the compared ones have warmed up; steps before and after a restart, and in
 #: each run of a rerun.
-TIMED_STEPS, RESTART_STEPS = 8, 2
+TIMED_STEPS, RESTART_STEPS = 4, 2
 
 
 @functools.cache
