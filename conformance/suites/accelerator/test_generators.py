@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from conformance.accelerators.capabilities import LAZY_CALL, RNG, RNG_GENERATOR, RNG_STATE
+from conformance.accelerators.capabilities import LAZY_CALL, RNG, RNG_GENERATOR, RNG_STATE, Cell, Mode
 from conformance.judging.finding import stub
 from conformance.plan.case import Level, case
 from conformance.suites.shared_bodies import differing
@@ -41,8 +43,34 @@ def test_default_is_live(accelerator, device):
     assert differing(first, third) == 0, "default_generator().manual_seed() gives other numbers than manual_seed()"
 
 
+#: Functions that take a generator, of a device: (operator that it has to claim, if one, and the draw).
+_DRAWS: dict[str, tuple[str, Callable[[torch.device, torch.Generator], torch.Tensor]]] = {
+    "rand": ("", lambda d, g: torch.rand(129, device=d, generator=g)),
+    "randn": ("", lambda d, g: torch.randn(129, device=d, generator=g)),
+    "randint": ("randint", lambda d, g: torch.randint(1 << 20, (129,), device=d, generator=g)),
+    "randperm": ("randint", lambda d, g: torch.randperm(129, device=d, generator=g)),
+    "normal": ("normal", lambda d, g: torch.normal(torch.zeros(129, device=d), 1.0, generator=g)),
+    "bernoulli": ("bernoulli", lambda d, g: torch.bernoulli(torch.full((129,), 0.5, device=d), generator=g)),
+    "multinomial": ("multinomial", lambda d, g: torch.ones(129, device=d).multinomial(64, generator=g)),
+    "multinomial with replacement": (
+        "multinomial",
+        lambda d, g: torch.ones(129, device=d).multinomial(64, True, generator=g),
+    ),
+    "poisson": ("poisson", lambda d, g: torch.poisson(torch.full((129,), 40.0, device=d), generator=g)),
+    "binomial": (
+        "binomial",
+        lambda d, g: torch.binomial(*(torch.full((129,), n, device=d) for n in (99.0, 0.5)), generator=g),
+    ),
+    "exponential_": ("exponential", lambda d, g: torch.zeros(129, device=d).exponential_(generator=g)),
+    "geometric_": ("geometric", lambda d, g: torch.zeros(129, device=d).geometric_(0.02, generator=g)),
+    "cauchy_": ("cauchy", lambda d, g: torch.zeros(129, device=d).cauchy_(generator=g)),
+    "log_normal_": ("log_normal", lambda d, g: torch.zeros(129, device=d).log_normal_(generator=g)),
+    "bernoulli_": ("bernoulli", lambda d, g: torch.zeros(129, device=d).bernoulli_(0.5, generator=g)),
+}
+
+
 @case("accelerator.generator.own", requires=[RNG_GENERATOR])
-def test_own(accelerator, device):
+def test_own(accelerator, declaration, device):
     """A separate generator repeats with its seed and does not advance the default generator, whatever it fills."""
     generator = torch.Generator(device=device)
     accelerator.manual_seed(31)
@@ -66,6 +94,15 @@ def test_own(accelerator, device):
         assert differing(memory[0], memory[1]) == 0, f"{name} into memory with gaps ignores the generator's seed"
         assert torch.equal(accelerator.get_rng_state(), before), (
             f"{name} into memory with gaps, with a separate generator, advanced the default generator"
+        )
+    for name, (operator, draw) in _DRAWS.items():
+        if operator and not declaration.supports(Cell(f"operators.{operator}", "float32", Mode.INFERENCE.value)):
+            continue
+        drawn, again, other = (draw(device, generator.manual_seed(seed)) for seed in (5, 5, 6))
+        assert differing(drawn, again) == 0, f"{name} ignores the seed of its generator"
+        assert differing(drawn, other) > 0, f"{name} gives the same with another seed of its generator"
+        assert torch.equal(accelerator.get_rng_state(), before), (
+            f"{name} with a separate generator advanced the default generator"
         )
 
 

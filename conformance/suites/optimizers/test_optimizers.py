@@ -197,8 +197,19 @@ def _trained(
                 state["step"].fill_(steps_before)
     # A step with a closure has several iterations of its own.
     for step in range(1 if OPTIMIZERS[name].closure else STEPS):
+        if step == STEPS // 2:
+            _change_rates(optimizer)
         _step(name, optimizer, parameters, step)
     return parameters
+
+
+def _change_rates(optimizer: torch.optim.Optimizer) -> None:
+    """Change the rate of each group as a schedule does: a tensor is written."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].mul_(0.75)
+        else:
+            group["lr"] *= 0.75
 
 
 def _made(
@@ -225,7 +236,7 @@ def _grouped(name: str, parameters: Parameters, options: dict[str, Any]) -> Any:
     if OPTIMIZERS[name].closure:
         return parameters
     rate = options.get("lr", 0.02)
-    return [{"params": parameters[:2], "lr": rate}, {"params": parameters[2:], "lr": rate / 2}]
+    return [{"params": parameters[:2], "lr": rate * 1}, {"params": parameters[2:], "lr": rate / 2}]
 
 
 def _start(name: str) -> list[torch.Tensor]:

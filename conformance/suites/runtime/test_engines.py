@@ -144,19 +144,20 @@ def test_overflow(check, device, engine, rank, world_size, group):
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=2)
     scales, changed = [], []
 
-    for step in range(5):
+    for step in range(6):
         before = weights(trained)
         stepping.zero_grad()
         loss = loss_of(trained, *mine(step, rank, world_size, device))
-        scaler.scale(loss * (float("inf") if step == 2 and rank == world_size - 1 else 1.0)).backward()
+        scaler.scale(loss * (float("inf") if step == 3 and rank == world_size - 1 else 1.0)).backward()
         scaler.step(stepping)
         scaler.update()
         scales.append(scaler.get_scale())
         changed.append(any(not torch.equal(before[name], value) for name, value in weights(trained).items()))
 
-    # Two good steps in a row double the scale (growth_interval=2); step 2 overflows, halves it and counts anew.
-    check.equal(scales, [1024.0, 2048.0, 1024.0, 1024.0, 2048.0], "the loss scale after each step")
-    check.equal(changed, [True, True, False, True, True], "whether each step changed the weights")
+    # Two good steps in a row double the scale (growth_interval=2). Step 3 overflows after one: it halves the scale, and
+    # the count begins anew.
+    check.equal(scales, [1024.0, 2048.0, 2048.0, 1024.0, 1024.0, 2048.0], "the loss scale after each step")
+    check.equal(changed, [True, True, True, False, True, True], "whether each step changed the weights")
     check.same_on_all_ranks("weights", torch.cat([value.flatten() for value in weights(trained).values()]))
 
 

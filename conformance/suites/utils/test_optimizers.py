@@ -115,10 +115,29 @@ def test_scaler(accelerator, device, value):
     expected = [1.0 if left_out else 0.0] * 65
     assert weight.tolist() == expected, f"after a gradient of {value} the weights are {weight.unique().tolist()}"
     assert scaler.get_scale() == (512.0 if left_out else 1024.0), f"the scale is {scaler.get_scale()}"
+    _check_counts(device, number)
     for length in LENGTHS:
         _check_list(device, length, number)
     if torch.bfloat16 in accelerator.supported_dtypes():
         _check_list(device, LENGTHS[0], number, torch.bfloat16)
+
+
+def _check_counts(device, number):
+    """Check that the scale doubles after three good steps in a row, and that any other step begins the count anew."""
+    weight = torch.ones(2, device=device, requires_grad=True)
+    optimizer, scales = torch.optim.SGD([weight], lr=1.0), []
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=3)
+    for gradient in (1.0, 1.0, number, 1.0, 1.0, 1.0):
+        scaler.scale(weight.sum()).backward()
+        weight.grad.fill_(gradient)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+
+    good = [1024.0, 1024.0, 2048.0, 2048.0, 2048.0, 4096.0]
+    expected = good if math.isfinite(number) else [1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0]
+    assert scales == expected, f"with a third gradient of {number}, the scales are {scales}"
 
 
 def _check_list(device, length, number, dtype=torch.float32):
