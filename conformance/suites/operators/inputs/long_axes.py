@@ -69,6 +69,9 @@ def long_axes(cell: Cell) -> Iterator[Call]:
                 number += 1
     if cell.op_class is OpClass.ITERATIVE:
         yield from _of_many_columns(cell, samples[0])
+    elif (found := _grown(cell, samples[0], None)) is not None and host_call(cell.info.op, found).finite:
+        # A product of as many numbers is none, or depends on their order.
+        yield replace(found, number=_NUMBER + _BY_COLUMNS, source="many indices")
 
 
 def _samples(cell: Cell) -> list[Call]:
@@ -211,8 +214,8 @@ def _points_nowhere(cell: Cell, sample: Call) -> bool:
     return any(not bool(tensor.any()) for tensor in made)
 
 
-def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
-    """Return the call with one long axis; None if the host does not compute it, or it has too many elements."""
+def _grown(cell: Cell, short: Call, dim: int | None) -> Call | None:
+    """Return the call with one long axis, or with many indices; None if the host does not compute it as large."""
     for growth in _growths(cell, short, dim):
         tried = large.extended(cell.info, short, growth, _TRIED)
         made = host_call(cell.info.op, tried)
@@ -227,8 +230,8 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
     return None
 
 
-def _growths(cell: Cell, sample: Call, dim: int) -> Iterator[large.Growth]:
-    """Yield the ways in which this dimension may grow.
+def _growths(cell: Cell, sample: Call, dim: int | None) -> Iterator[large.Growth]:
+    """Yield the ways in which this dimension may grow, or indices alone without one.
 
     A batch norm does not check that each vector has one element per channel, and would write beyond a shorter one.
     """
