@@ -7,39 +7,46 @@ from typing import Any
 
 import torch
 
+from conformance.coverage.flags import dtypes_of
+
 from .fault import Fault, Flags, Hits, Kind, Target
 from .overloads import is_written, kind_of, schema
 from .overriding import Behaviour, Call
-from .values import alternatives, is_tensors
+from .values import alternatives, cut, is_tensors
 
 #: What a kernel takes instead of an argument without a default.
 _CONSTANTS = {"int": 0, "float": 1.0, "number": 1, "bool": False, "Optional[Tensor]": None}
 
 
 #: Arguments that say what the kernel else finds out: without them the result is the same.
-_HINTS = (("aten::repeat_interleave.Tensor", "output_size"),)
+_HINTS = (
+    ("aten::repeat_interleave.Tensor", "output_size"),
+    ("aten::isin.Tensor_Tensor_out", "assume_unique"),
+    ("aten::isin.Tensor_Scalar_out", "assume_unique"),
+    ("aten::isin.Scalar_Tensor_out", "assume_unique"),
+)
 
 
 def _inputs(kernel: str) -> list[tuple[int, Any]]:
-    return [(i, argument) for i, argument in enumerate(schema(kernel).arguments) if not is_written(argument)]
+    every = enumerate(schema(kernel).arguments)
+    return [(i, each) for i, each in every if not is_written(each) and (kernel, each.name) not in _HINTS]
 
 
 def _is_plain(argument: Any) -> bool:
     """Return whether an argument is computed with: not a generator, a device, a layout or a flag of allocation."""
-    return argument.name not in (
+    return not argument.name.endswith("dtype") and argument.name not in (
         "device",
         "layout",
         "pin_memory",
         "non_blocking",
         "generator",
         "memory_format",
-        "dtype",
     )
 
 
 def _defaults(kernel: str, flags: Flags) -> Iterator[Target]:
     for place, argument in _inputs(kernel):
-        if argument.has_default_value() and _is_plain(argument) and (kernel, argument.name) not in _HINTS:
+        if argument.has_default_value() and _is_plain(argument):
             yield str(place), ""
 
 
@@ -47,6 +54,10 @@ def _neighbours(kernel: str, flags: Flags) -> Iterator[Target]:
     inputs = [(place, argument) for place, argument in _inputs(kernel) if _is_plain(argument)]
     for place, argument in inputs:
         others = [at for at, other in inputs if at != place and kind_of(other) == kind_of(argument)]
+        if "Tensor" in kind_of(argument):
+            # A target of integers is never taken for the input.
+            given = dtypes_of(flags.get(str(place), ()))
+            others = [at for at in others if given & dtypes_of(flags.get(str(at), ()))]
         if others:
             nearest = min(others, key=lambda at: (abs(at - place), at))
             yield str(place), str(nearest)
@@ -103,6 +114,9 @@ def _variants(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if argument.name in values:
         for other in alternatives(values[argument.name], kind_of(argument)):
             yield {**values, argument.name: other}
+        if fault.kind == "neighbour" and isinstance(values[argument.name], torch.Tensor):
+            # Two tensors can only be mixed up where they have one shape.
+            yield from (cut(values, size) for size in (2, 1))
 
 
 KINDS = [

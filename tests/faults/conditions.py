@@ -18,7 +18,7 @@ from conformance.coverage.databases import tensors_of
 from conformance.coverage.flags import dtypes_of
 
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
-from .overloads import SAME_FOR_A_SHAPE, VECTORS, has_one_element, is_written, kind_of, operator_of, schema
+from .overloads import is_written, kind_of, schema
 from .overriding import Behaviour, Call
 from .values import (
     alternatives,
@@ -63,8 +63,6 @@ def under(family: str, base: Kind, condition: Condition) -> Kind:
         return Fault(base.family, base.name, fault.target, fault.place, detail), word
 
     def targets(kernel: str, flags: Flags) -> Iterator[Target]:
-        if _shows_nothing(base, kernel, flags):
-            return
         for place, detail in base.targets(kernel, flags):
             for word in condition.words(kernel, flags, place):
                 yield place, f"{detail}{_SEPARATOR}{word}"
@@ -85,15 +83,6 @@ def under(family: str, base: Kind, condition: Condition) -> Kind:
             yield from base.variants(usual, given)
 
     return Kind(family, f"{base.name}, {condition.name}", targets, behave, needs, variants)
-
-
-def _shows_nothing(base: Kind, kernel: str, flags: Flags) -> bool:
-    """Return whether no result of a kernel has what a fault spoils: a second element, a row, another value."""
-    return (
-        (base.name in ("last", "row", "block") and has_one_element(kernel, flags))
-        or (base.name == "row" and operator_of(kernel) in VECTORS)
-        or (base.name == "stale" and kernel in SAME_FOR_A_SHAPE)
-    )
 
 
 def _if(met: Callable[[Call], bool]) -> Around:

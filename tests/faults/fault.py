@@ -36,9 +36,13 @@ class Fault:
 
 
 class Hits:
-    """Counts the calls in which an armed fault met its condition."""
+    """Counts the calls in which an armed fault met its condition, and those that a kernel to refuse them computed.
 
-    count = 0
+    ``refused`` says that it refused one in whose place the fault has no result.
+    """
+
+    count = computed = 0
+    refused = False
 
     def __call__(self) -> None:
         self.count += 1

@@ -10,7 +10,7 @@ import torch
 from conformance.coverage.databases import tensors_of
 
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
-from .overloads import is_written, kind_of, operator_of, schema
+from .overloads import INDICES, is_written, kind_of, operator_of, schema
 from .overriding import Behaviour, Call
 from .values import channels_last, expanded, offset, over_tensors, strided, with_change
 
@@ -229,6 +229,21 @@ def _real(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     )
 
 
+def _narrowed(*dtypes: str) -> Callable[[str, Flags], Iterator[Target]]:
+    """Return targets of kernels that do more than look for zeros and signs, which narrower numbers have too."""
+
+    def targets(kernel: str, flags: Flags) -> Iterator[Target]:
+        if operator_of(kernel) not in _OF_SIGNS:
+            yield from _places_of(*dtypes)(kernel, flags)
+
+    return targets
+
+
+#: Kernels that look for zeros or signs alone.
+_OF_SIGNS = frozenset(f"aten::{name}" for name in ("sgn", "sign", "signbit", "logical_not", "logical_and", "logical_or",
+                                                   "logical_xor", "isnan", "nonzero", "any", "all"))  # fmt: skip
+
+
 def _scalars(kernel: str, flags: Flags) -> Iterator[Target]:
     for place, argument in enumerate(schema(kernel).arguments):
         if kind_of(argument) in ("number", "float", "Optional[number]", "Optional[float]") and flags.get(str(place)):
@@ -258,9 +273,30 @@ def _odd_scalars(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any
         yield from ({**values, name: value} for value in (1.2345678, 0.1, 257))
 
 
+def _integers(*dtypes: str) -> Callable[[str, Flags], Iterator[Target]]:
+    """Return targets of integers; an index names a place in memory, and no memory has as many as a float rounds."""
+
+    def targets(kernel: str, flags: Flags) -> Iterator[Target]:
+        for place, _ in _places_of(*dtypes)(kernel, flags):
+            name = schema(kernel).arguments[int(place)].name
+            if name not in (*INDICES, *_MORE_INDICES) and operator_of(kernel) not in _OF_FLOATS:
+                yield place, ""
+
+    return targets
+
+
+#: Further names of indices and lengths, which are as small.
+_MORE_INDICES = ("targets", "offset2bag", "bag_size", "input_lengths", "target_lengths", "lengths", "maximum_indices")
+#: Kernels that give one result for all integers.
+_OF_FLOATS = ("aten::isnan", "aten::isinf", "aten::isfinite", "aten::signbit")
 #: Kernels that give one result for the largest number and for infinity.
 _BLIND = frozenset(f"aten::{name}" for name in ("sgn", "sign", "signbit", "copysign", "logical_not", "logical_and",
                                                 "logical_or", "logical_xor", "isnan"))  # fmt: skip
+
+
+def _unlike_nan(kernel: str, flags: Flags) -> Iterator[Target]:
+    if operator_of(kernel) not in ("aten::sgn", "aten::sign"):  # the sign of NaN is 0
+        yield from _places_of(*_FLOATS)(kernel, flags)
 
 
 def _unlike_infinity(kernel: str, flags: Flags) -> Iterator[Target]:
@@ -277,18 +313,18 @@ KINDS = [
     _misreading("expansion", "expanded", _without_expansion, expanded),
     _misreading("channels_last", "channels_last", _without_channels_last, channels_last, _image_places),
     _misreading("0-dim", "0-dim", _without_scalars, lambda tensor: tensor, _scalar_places),
-    Kind("E", "bfloat16", _places_of("float32", "float64"),
+    Kind("E", "bfloat16", _narrowed("float32", "float64"),
          _misread(_through(torch.bfloat16, lambda d: d in (torch.float32, torch.float64))),
          _any_of("float32", "float64"), _real),
-    Kind("E", "float32", _places_of("float64"), _misread(_through(torch.float32, lambda d: d is torch.float64)),
+    Kind("E", "float32", _narrowed("float64"), _misread(_through(torch.float32, lambda d: d is torch.float64)),
          _any_of("float64"), _real),
-    Kind("E", "int through float", _places_of("int32", "int64"),
+    Kind("E", "int through float", _integers("int32", "int64"),
          _misread(_through(torch.float32, lambda d: d in (torch.int32, torch.int64))), _any_of("int32", "int64"),
          _with_values(_is_integer, _EDGES)),
-    Kind("E", "int through double", _places_of("int64"), _misread(_through(torch.float64, lambda d: d is torch.int64)),
+    Kind("E", "int through double", _integers("int64"), _misread(_through(torch.float64, lambda d: d is torch.int64)),
          _any_of("int64"), _with_values(_is_integer, _EDGES)),
     Kind("E", "scalar", _scalars, _scalar_narrowed, lambda fault, flags: bool(flags.get(fault.place)), _odd_scalars),
-    Kind("E", "NaN", _places_of(*_FLOATS), _misread(_without_nan), _any_of(*_FLOATS),
+    Kind("E", "NaN", _unlike_nan, _misread(_without_nan), _any_of(*_FLOATS),
          _with_values(_is_float, (float("nan"),))),
     Kind("E", "infinity", _unlike_infinity, _misread(_without_infinity), _any_of(*_FLOATS),
          _with_values(_is_float, (float("inf"), -float("inf")))),

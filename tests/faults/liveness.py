@@ -30,7 +30,7 @@ from .overloads import kind_of as kind_name
 from .overriding import overridden
 from .population import kind_of
 from .recording import Map, call, key_of
-from .values import alternatives, few_values, filled, is_tensors, over_tensors, spread
+from .values import alike, alternatives, few_values, filled, is_tensors, over_tensors, spread, with_specials
 
 #: Pairs of calls with unlike values of an argument that say that a kernel does not read it.
 _ENOUGH = 2
@@ -66,6 +66,10 @@ def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send:
     device = str(bench.Bench(accelerator=accelerator).device)
     hits = Hits()
     deadline = time.process_time() + _SECONDS
+    for never, said in ((_lacks_the_axis, _NO_AXIS), (_never_have_one_shape, _NO_SHAPE)):
+        if never(fault, known):
+            send(Shown(False, impossible=said))
+            return
     works = _backward(fault, known, device) if fault.family == "F" else _forward(fault, found, known, device)
     signs = fault.family == "F" or zeros_have_signs(fault.target, found)
     for number, (name, work) in enumerate(works):
@@ -82,12 +86,38 @@ def show(fault: Fault, found: Map, known: corpus.Corpus, accelerator: str, send:
             send(Shown(True, name, hits.count))
             return
         send(begun)
-    reason = ""
+    send(Shown(False, "", hits.count, _no_effect(fault, hits, found, known, device, signs=signs)))
+
+
+_NO_AXIS = "no call gives this tensor such an axis, where others have it"
+_NO_SHAPE = "the two tensors have other numbers of dimensions in every call"
+#: Wrong calls that reach a kernel, from which on one that refuses none has nothing to refuse.
+_MANY = 20
+
+
+def _no_effect(fault: Fault, hits: Hits, found: Map, known: corpus.Corpus, device: str, *, signs: bool) -> str:
+    """Return why no direct call can have shown an effect of a fault; "" if nothing says so."""
+    if fault.kind == "swallowed" and not (hits.count or hits.refused) and hits.computed >= _MANY:
+        return "the kernel computes all wrong calls that reach it"
     if not hits.count:
-        reason = "PyTorch's CPU refuses every call that meets the condition" if _is_refused(fault, found, known) else ""
-    elif not _reads(fault, found, known, device):
-        reason = "the kernel does not read the values of this argument"
-    send(Shown(False, "", hits.count, reason))
+        return "PyTorch's CPU refuses every call that meets the condition" if _is_refused(fault, found, known) else ""
+    if fault.kind.startswith("negative zero") and not signs:
+        return "nothing says which sign a zero of this kernel has, and nothing else depends on it"
+    if fault.kind.startswith("int through") and _is_of_floats(fault, found, known):
+        return "the kernel itself computes integers in floating point"
+    return "" if _reads(fault, found, known, device) else "the kernel does not read the values of this argument"
+
+
+def _is_of_floats(fault: Fault, found: Map, known: corpus.Corpus) -> bool:
+    """Return whether the results for integers are numbers of floating point in every known call."""
+    argument, made = schema(fault.target).arguments[int(fault.place)].name, []
+    for name in (*found.public.get(fault.target, ())[:6], fault.target):
+        for values in itertools.islice(_known_values(name, known), _TRIED):
+            given = list(databases.tensors_of(values.get(argument)))
+            if given and not any(tensor.is_floating_point() for tensor in given):
+                with contextlib.suppress(Exception):
+                    made += databases.tensors_of(_result(overload(name), list(values.values()), "cpu")())
+    return bool(made) and all(tensor.is_floating_point() for tensor in made)
 
 
 #: Parts of the names of kinds that change the values that a kernel reads of one argument.
@@ -99,7 +129,7 @@ def _reads(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> bool:
 
     The backward of a maximum takes its input for the shape alone: whatever is misread there, no call can show it.
     """
-    if not fault.kind.startswith(_OF_VALUES):
+    if not fault.kind.startswith((*_OF_VALUES, "neighbour")):
         return True
     argument, compared = schema(fault.target).arguments[int(fault.place)].name, 0
     for name in (*found.public.get(fault.target, ())[:6], fault.target):
@@ -116,6 +146,46 @@ def _reads(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> bool:
             if not same(one, two):
                 return True
     return compared < _ENOUGH
+
+
+#: Words of kinds that spoil a part of a result that has several elements, or several rows.
+_OF_AXES = frozenset(("row", "last", "block", "sparse", "tail"))
+
+
+def _never_have_one_shape(fault: Fault, known: corpus.Corpus) -> bool:
+    """Return whether the two tensors that a fault mixes up have unlike numbers of dimensions in every known call."""
+    if fault.kind != "neighbour":
+        return False
+    pairs = [
+        [next(iter(databases.tensors_of(list(values.values())[int(at)])), None) for at in (fault.place, fault.detail)]
+        for values in itertools.islice(_known_values(fault.target, known), _TRIED)
+    ]
+    dims = [(one.dim(), other.dim()) for one, other in pairs if one is not None and other is not None]
+    return len(dims) >= _ENOUGH and all(one != other for one, other in dims)
+
+
+def _lacks_the_axis(fault: Fault, known: corpus.Corpus) -> bool:
+    """Return whether a tensor has no axis such as a fault needs in any known call, while another one of the call has.
+
+    The weight of a batch norm is a vector. Its kernel checks none, and computes something for a matrix too.
+    """
+    word = fault.kind.partition(",")[0]
+    if fault.family != "L" and word not in _OF_AXES:
+        return False
+    least, compared = 2 if word == "row" or fault.detail.startswith("second") else 1, 0
+    for values in itertools.islice(_known_values(fault.target, known), _TRIED):
+        given = [tensor for value in values.values() for tensor in databases.tensors_of(value) if tensor.numel()]
+        found: list[torch.Tensor] = []
+        if fault.place.isdigit():
+            found = list(databases.tensors_of(list(values.values())[int(fault.place)]))
+        else:
+            with contextlib.suppress(Exception):
+                made = _result(overload(fault.target), list(values.values()), "cpu")()
+                found = list(databases.tensors_of(made))[int(fault.place[1:]) :][:1]
+        if any(tensor.dim() >= least and tensor.numel() for tensor in found):
+            return False
+        compared += bool(found) and any(tensor.dim() >= least for tensor in given)
+    return compared >= _ENOUGH
 
 
 class _Stub:
@@ -234,7 +304,7 @@ def _forward(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> Ite
     if fault.family in "NO":
         yield from _sequences(fault, names, known, device)
         return
-    for change in (_as_known, _varied, _with_few_values, _set):
+    for change in (_as_known, _varied, _with_few_values, _with_equal_tensors, _with_special_values, _set):
         for name in names:
             function = overload(name)
             for values in _known_values(name, known):
@@ -259,6 +329,18 @@ def _with_few_values(name: str, values: dict[str, Any], vary: Vary) -> Iterator[
     few = few_values(values)
     for given in itertools.chain([few], itertools.islice(vary(few), 12)):
         yield few_values(given)
+
+
+def _with_equal_tensors(name: str, values: dict[str, Any], vary: Vary) -> Iterator[dict[str, Any]]:
+    """Yield the values with equal tensors: most comparisons are false for unlike ones, whatever is read."""
+    for given in itertools.chain([values], itertools.islice(vary(values), 12)):
+        yield alike(given)
+
+
+def _with_special_values(name: str, values: dict[str, Any], vary: Vary) -> Iterator[dict[str, Any]]:
+    """Yield the values with NaN, infinities and a negative zero, which some arguments are about."""
+    for given in itertools.chain([values], itertools.islice(vary(values), 12)):
+        yield with_specials(given)
 
 
 def _set(name: str, values: dict[str, Any], vary: Vary) -> Iterator[dict[str, Any]]:

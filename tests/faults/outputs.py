@@ -10,9 +10,9 @@ import torch
 from conformance.coverage.databases import tensors_of
 
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
-from .overloads import is_written, kind_of, schema
+from .overloads import VECTORS, has_one_element, is_written, kind_of, operator_of, schema
 from .overriding import Behaviour, Call
-from .values import channels_last, larger, with_change
+from .values import channels_last, cut, larger, with_change
 
 _TAILS = tuple(range(8, 21, 2))
 _BLOCK, _SPARSE = 256, 1 << 16
@@ -123,8 +123,19 @@ def _some_results(kernel: str, flags: Flags) -> Iterator[Target]:
         yield from results(kernel, flags)
 
 
+def _of_several(kernel: str, flags: Flags) -> Iterator[Target]:
+    """Yield results that have a second element."""
+    if not has_one_element(kernel, flags):
+        yield from results(kernel, flags)
+
+
+def _of_rows(kernel: str, flags: Flags) -> Iterator[Target]:
+    if operator_of(kernel) not in VECTORS:
+        yield from _of_several(kernel, flags)
+
+
 def _tails(kernel: str, flags: Flags) -> Iterator[Target]:
-    for place, _ in results(kernel, flags):
+    for place, _ in _of_several(kernel, flags):
         for power in _TAILS:
             yield place, str(power)
 
@@ -261,14 +272,15 @@ def _always(fault: Fault, flags: Flags) -> bool:
 
 def _as_they_are(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from with_change(values, "", channels_last)
+    yield cut(values, 1)  # a reduction of one element has the shape of its input
 
 
 KINDS = [
-    Kind("C", "last", results, _spoiled, _is_long, _enlarged),
+    Kind("C", "last", _of_several, _spoiled, _is_long, _enlarged),
     Kind("C", "tail", _tails, _spoiled, _is_long, _enlarged),
-    Kind("C", "block", results, _spoiled, _is_long, _enlarged),
-    Kind("C", "sparse", results, _spoiled, _is_long, _enlarged),
-    Kind("C", "row", results, _spoiled, _is_long, _enlarged),
+    Kind("C", "block", _of_several, _spoiled, _is_long, _enlarged),
+    Kind("C", "sparse", _of_several, _spoiled, _is_long, _enlarged),
+    Kind("C", "row", _of_rows, _spoiled, _is_long, _enlarged),
     Kind("C", "nothing", _some_results, _spoiled, _is_long, _enlarged),
     Kind("D", "alias", _inputs_like_results, _aliased, _always, _as_they_are),
     Kind("D", "overwritten", tensor_inputs, _overwritten, _always, _as_they_are),

@@ -39,6 +39,8 @@ SQUARE_PLACES = frozenset((("aten::triangular_solve.X", "r1"), ("aten::triangula
                            ("aten::cholesky_solve", "1"), ("aten::_cholesky_solve_helper", "1"),
                            ("aten::_linalg_solve_ex.result", "0"), ("aten::linalg_lu_solve", "0"),
                            ("aten::linalg_lu_solve.out", "0")))  # fmt: skip
+#: Names of arguments that hold indices, as PyTorch's schemas have them.
+INDICES = ("index", "indices", "target", "offsets", "batch_sizes", "inverse_indices")
 #: Parts of the names of kernels that belong to other libraries or to the CPU alone.
 _FOREIGN = ("mkldnn", "cudnn", "miopen", "_for_cpu", "fbgemm", "quantized")
 #: Dispatch keys of the implementations that PyTorch shares between all devices.

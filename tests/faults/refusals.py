@@ -10,23 +10,23 @@ import torch
 from conformance.coverage.databases import tensors_of
 
 from .fault import Fault, Flags, Hits, Kind, Target
-from .overloads import is_written, kind_of, schema
+from .overloads import INDICES, is_written, kind_of, schema
 from .overriding import Behaviour, Call
 from .values import is_tensors, over_tensors, with_change
-
-#: Names of arguments that hold indices, as PyTorch's schemas have them.
-_INDICES = ("index", "indices", "target", "offsets", "batch_sizes", "inverse_indices")
 
 
 def _swallowing(fault: Fault, hit: Hits) -> Behaviour:
     def behaviour(call: Call) -> Any:
         try:
-            return call.run()
+            result = call.run()
+            hit.computed += 1
+            return result
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             if isinstance(error, (NotImplementedError, torch.OutOfMemoryError)):
                 raise
             result = _instead(call)
             if result is _NOTHING:
+                hit.refused = True
                 raise
             hit()
             return result
@@ -45,6 +45,9 @@ def _instead(call: Call) -> Any:
         return None
     if written:
         return written[0] if len(returns) == 1 else tuple(written)
+    if [item.type.kind() for item in returns] == ["ListType"]:
+        listed = next((value for value in call.values if isinstance(value, (list, tuple)) and is_tensors(value)), None)
+        return _NOTHING if listed is None else [torch.zeros_like(tensor) for tensor in listed]
     first = next(iter(tensors_of(call.values)), None)
     if first is None or any(item.type.kind() != "TensorType" for item in returns):
         return _NOTHING
@@ -97,7 +100,7 @@ def is_tensors_argument(argument: Any) -> bool:
 
 def _index_places(kernel: str, flags: Flags) -> Iterator[Target]:
     for place, argument in enumerate(schema(kernel).arguments):
-        is_index = argument.name in _INDICES and not is_written(argument)
+        is_index = argument.name in INDICES and not is_written(argument)
         if is_index and {"int64", "int32"} & set(flags.get(str(place), ())):
             yield str(place), ""
 
@@ -116,7 +119,7 @@ def invalid(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from with_change(
                 values, name, lambda t: t.to(torch.int64) if t.is_floating_point() else t.to(torch.float32)
             )
-            if name in _INDICES:
+            if name in INDICES:
                 yield from _out_of_range(name, values)
         elif type(value) is int:
             yield from ({**values, name: other} for other in (-7, 99, 0))
@@ -126,6 +129,11 @@ def invalid(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**values, name: [item + 7 for item in value]}
             yield {**values, name: [-item - 1 for item in value]}
             yield {**values, name: [*value, 1, 1, 1]}
+    for name in (name for name, value in values.items() if is_tensors(value)):
+        for dtype in (torch.bool, torch.complex64):
+            yield from with_change(values, name, lambda t: t.to(dtype))  # noqa: B023 - used at once
+        if isinstance(values[name], (list, tuple)):
+            yield from ({**values, name: values[name][:length]} for length in (len(values[name]) - 1, 0))
 
 
 def _out_of_range(name: str, values: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -87,6 +87,33 @@ def filled(values: dict[str, Any], optional: Collection[str]) -> Iterator[dict[s
         yield {**values, **{name: torch.linspace(0.5, 1.75, math.prod(shape)).to(dtype).view(shape) for name in absent}}
 
 
+def cut(values: dict[str, Any], size: int) -> dict[str, Any]:
+    """Return the values with so many rows of each tensor along each dimension: those of one rank have one shape."""
+    return {name: over_tensors(value, lambda t: t[(slice(size),) * t.dim()]) for name, value in values.items()}
+
+
+def alike(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with equal tensors wherever two have one shape and one dtype."""
+    first: dict[Any, torch.Tensor] = {}
+    return {
+        name: over_tensors(value, lambda t: first.setdefault((t.shape, t.dtype), t)) for name, value in values.items()
+    }
+
+
+def with_specials(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with NaN, infinities and a negative zero in front of each tensor of floating point."""
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0])
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point() or tensor.itemsize < special.element_size() // 2:
+            return tensor
+        flat = tensor.clone(memory_format=torch.contiguous_format).view(-1)
+        flat[: len(special)] = special[: flat.numel()].to(tensor.dtype)
+        return flat.view(tensor.shape)
+
+    return {name: over_tensors(value, change) for name, value in values.items()}
+
+
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     """Return the same values with the channels last in memory."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
@@ -103,7 +130,7 @@ def larger(values: dict[str, Any], elements: int) -> Iterator[dict[str, Any]]:
     yield from _counted(values, elements)
     most = max((tensor.numel() for tensor in tensors), default=0)
     for size in dict.fromkeys(sizes):
-        for wanted in (elements, elements * 4):
+        for wanted in (elements, elements * 4, elements * 16):
             factor = -(-wanted // max(1, most)) + 1
             try:
                 yield {name: _with_size(value, size, factor) for name, value in values.items()}
@@ -111,7 +138,7 @@ def larger(values: dict[str, Any], elements: int) -> Iterator[dict[str, Any]]:
                 yield {name: _with_size(value, size, root) for name, value in values.items()}
             except (_TooLarge, RuntimeError):
                 continue
-    for wanted in (elements, elements * 4):
+    for wanted in (elements, elements * 4, elements * 16):
         factor = -(-wanted // max(1, most)) + 1
         for place in (0, -1):
             try:

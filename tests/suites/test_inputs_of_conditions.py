@@ -117,12 +117,45 @@ def to_4096(function: Any, sample: Call, **extra: Any) -> Any:
     return beyond(function, sample, 1 << 12, True, extra)
 
 
+def channels_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give wrong results beyond 2^12 channels."""
+    result = call(function, sample, **extra)
+    for tensor in tensors(result):
+        if tensor.dim() > 1 and tensor.shape[1] > 1 << 12:
+            tensor.detach()[:, 1 << 12 :].add_(1)
+    return result
+
+
+def indices_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
+    """Have the index 0 beyond 2^12 channels."""
+    result = call(function, sample, **extra)
+    for tensor in tensors(result):
+        if tensor.dim() > 1 and tensor.dtype is torch.int64:
+            tensor[:, 1 << 12 :].zero_()
+    return result
+
+
 def columns_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
     """Give wrong results beyond 2^12 columns."""
     result = call(function, sample, **extra)
     for tensor in tensors(result):
         tensor.detach()[..., 1 << 12 :].add_(1)
     return result
+
+
+def bins_to_4096(function: Any, sample: Call, **extra: Any) -> Any:
+    """Lack the last bin of more than 2^12."""
+    result = call(function, sample, **extra)
+    return result[:-1] if len(result) > 1 << 12 else result
+
+
+def forgets_offsets_in_evaluation(function: Any, sample: Call, **extra: Any) -> Any:
+    """Read a weight without its offset in evaluation, into given outputs."""
+    weight = sample.args[0]
+    if extra and sample.args[4] is False and weight.storage_offset():
+        weight = weight.as_strided(weight.shape, weight.stride(), 0)
+        return call(function, sample.with_argument(0, weight), **extra)
+    return call(function, sample, **extra)
 
 
 class Elsewhere:
@@ -219,6 +252,12 @@ def nothing_in_an_empty_range(function: Any, sample: Call, **extra: Any) -> Any:
         ("histc[float32-inference]", "long_axes.long_axes", to_4096),
         ("eye[float32-inference]", "long_axes.long_axes", to_4096),
         ("linalg.solve[float32-inference]", "long_axes.long_axes", columns_to_4096),
+        ("_native_batch_norm_legit[float32-inference]", "long_axes.long_axes", channels_to_4096),
+        ("nn.functional.adaptive_max_pool2d[float32-inference]", "long_axes.long_axes", indices_to_4096),
+        ("cat[float32-inference]", "long_axes.long_axes", to_4096),
+        ("index_select[float32-inference]", "long_axes.long_axes", channels_to_4096),
+        ("native_batch_norm[float32-inference]", "variants.given_outputs", forgets_offsets_in_evaluation),
+        ("bincount[int64-inference]", "long_axes.long_axes", bins_to_4096),
         ("linalg.eigh[float32-inference]", "elsewhere.elsewhere", Elsewhere(lambda sample: True)),
         (
             "nn.functional.gelu[float32-inference]",

@@ -157,6 +157,7 @@ def _tensor_or_none(info: Any, sample: Call) -> torch.Tensor | None:
 
 
 def _kinds(sample: Call) -> tuple[Any, ...]:
-    """Return the types of the arguments and their names: samples with others may reach another overload."""
+    """Return the types of the arguments, their names and what is true: samples with others may reach other kernels."""
     arguments = [type(leaf) for leaf in leaves([sample.input, *sample.args])]
-    return (*arguments, *sample.kwargs, *(value for value in sample.kwargs.values() if type(value) is bool))
+    given = (*sample.args, *sample.kwargs.values())
+    return (*arguments, *sample.kwargs, *(value for value in given if type(value) is bool))

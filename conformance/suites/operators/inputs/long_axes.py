@@ -5,7 +5,7 @@ The large samples grow along one dimension, the one that gives most elements. A 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import torch
@@ -22,7 +22,7 @@ from conformance.suites.operators.judge.cells import Cell
 from . import large, tiers
 from .comparing import check_with_forms
 from .families import Stage, source
-from .kinds import of_most_dims, of_other_sizes, representative
+from .kinds import of_most_dims, of_other_sizes, representative, unlike
 from .settings import plain_leaves, with_numbers_at
 from .widths_of_one import with_one_row
 
@@ -34,10 +34,12 @@ _ROWS = 4159
 _MANY = 65_599
 #: Stand in the place of a tensor; no kernel has a rule of its own for them.
 _A_NUMBER, _AN_INTEGER = 0.7, 3
+#: Stands in the place of 0 where a count begins to count.
+_A_COUNT = 64
 #: Integers of a call that are tried, and the numbers of the first of such samples behind the others.
 _COUNTS, _BY_NUMBER, _BY_COLUMNS = 3, 20, 25
-#: Dimensions of an image, and of a matrix.
-_DIMS, _MATRIX = 4, 2
+#: Dimensions of an image, and of a matrix, and the one of channels.
+_DIMS, _MATRIX, _CHANNELS = 4, 2, 1
 #: Elements of the largest input and of the largest output, with rows beyond 2^12 and with many more.
 _MOST, _MOST_OF_MANY = 1 << 17, 1 << 18
 #: Classes whose single elements take a hundred times as long as a product.
@@ -50,23 +52,38 @@ _TRIED = 16
 def long_axes(cell: Cell) -> Iterator[Call]:
     """Yield a representative sample with each axis long in turn, and one whose result has the most dimensions."""
     yield from _counted(cell)
-    sample = representative(cell.fixed) if facts(cell.info.name).batches else of_other_sizes(cell)
-    if sample is None:
+    samples = _samples(cell)
+    if not samples:
         return
     if images := list(_images(cell)):
         yield from images
         return
     number = _NUMBER
-    most = of_most_dims(cell, [sample])
-    for given in [sample, *(each for each in most if _is_resizable(cell, each))]:
+    for given in samples:
         for dim in range(_free_dims(cell, given)):
-            if given is not sample and _grows_fast(cell, given, dim):
+            is_usual = given is samples[0] and isinstance(given.input, torch.Tensor)
+            if not is_usual and _grows_fast(cell, given, dim):
                 continue
             if (found := _long(cell, given, dim)) is not None:
                 yield replace(found, number=number, source=f"a long axis {dim}")
                 number += 1
     if cell.op_class is OpClass.ITERATIVE:
-        yield from _of_many_columns(cell, sample)
+        yield from _of_many_columns(cell, samples[0])
+    elif (found := _grown(cell, samples[0], None)) is not None and host_call(cell.info.op, found).finite:
+        # A product of as many numbers is none, or depends on their order.
+        yield replace(found, number=_NUMBER + _BY_COLUMNS, source="many indices")
+
+
+def _samples(cell: Cell) -> list[Call]:
+    """Return the samples whose axes get long: the representative one, and others that are unlike it."""
+    sample = representative(cell.fixed)
+    if facts(cell.info.name).batches:
+        # Without some of its tensors, it is another overload.
+        others = [each for each in unlike(cell, cell.fixed) if len(each.tensors) < len(sample.tensors)]
+        return [sample, *others[:1]]
+    if facts(cell.info.name).unchecked or facts(cell.info.name).resizes or not _is_resizable(cell, sample):
+        return []
+    return [sample, *(each for each in of_most_dims(cell, [sample]) if _is_resizable(cell, each))]
 
 
 def _of_many_columns(cell: Cell, sample: Call) -> Iterator[Call]:
@@ -82,18 +99,14 @@ def _of_many_columns(cell: Cell, sample: Call) -> Iterator[Call]:
 
 
 def _is_resizable(cell: Cell, sample: Call) -> bool:
-    return isinstance(sample.input, torch.Tensor) and large.fits(cell.info, sample) and sample.input.numel() > 0
+    """Return whether the first tensor, alone or of a list, has elements, and may have other sizes."""
+    first = sample.input[0] if isinstance(sample.input, (list, tuple)) and sample.input else sample.input
+    return isinstance(first, torch.Tensor) and large.fits(cell.info, sample) and first.numel() > 0
 
 
 def _free_dims(cell: Cell, sample: Call) -> int:
-    """Return how many leading dimensions may be long.
-
-    Of an operator that does not check its arguments, it is the batch; of a solver, those before a matrix, because a
-    longer one would be singular.
-    """
-    if facts(cell.info.name).batches:
-        return 1
-    dims: int = sample.input.dim()
+    """Return how many leading dimensions may be long; of a solver, those before a matrix, as it would be singular."""
+    dims = sample.tensors[0].dim()
     return dims - _MATRIX if cell.op_class is OpClass.ITERATIVE else dims
 
 
@@ -126,15 +139,33 @@ def _counted(cell: Cell) -> Iterator[Call]:
     sample = representative(cell.fixed)
     first = [sample.input] if type(sample.input) is int else []
     numbers = [*first, *plain_leaves(sample)]
-    places = [at for at, leaf in enumerate(numbers) if type(leaf) is int and leaf > 0]
+    places = [at for at, leaf in enumerate(numbers) if type(leaf) is int and leaf >= 0]
     for order, place in enumerate(places[:_COUNTS]):
-        given = [_with_count(sample, place - len(first), numbers[place] + more) for more in range(3)]
-        of_few, of_one_more, of_two_more = (_elements(host_call(cell.info.op, each).value) for each in given)
-        # Of combinations, each next length has many times as many.
-        of_a_row = of_one_more - of_few
-        if of_a_row > 0 and of_a_row == of_two_more - of_one_more and of_a_row * _ROWS <= _MOST:
-            found = _with_count(sample, place - len(first), _ROWS)
+        for given in _ever_shorter(cell, sample):
+            of_a_row = _of_a_count(cell, given, place - len(first), numbers[place] or _A_COUNT)
+            if of_a_row * _ROWS <= _MOST:
+                break
+        if 0 < of_a_row * _ROWS <= _MOST:
+            found = _with_count(given, place - len(first), _ROWS)
             yield replace(found, number=_NUMBER + _BY_NUMBER + order, source=f"a long axis by the number {place}")
+
+
+def _ever_shorter(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield the sample, and then with one row along its leading dimensions, one more each time."""
+    yield sample
+    for dim in range(sample.input.dim() if of_other_sizes(cell) is sample else 0):
+        sample = with_one_row(cell, sample, dim) or sample
+        yield sample
+
+
+def _of_a_count(cell: Cell, sample: Call, place: int, count: int) -> int:
+    """Return by how many elements the result is larger for the next number; 0 if it does not grow steadily.
+
+    Of combinations, each next length has many times as many.
+    """
+    given = (_with_count(sample, place, count + more) for more in range(3))
+    few, one_more, two_more = (_elements(host_call(cell.info.op, each).value) for each in given)
+    return one_more - few if one_more - few == two_more - one_more else 0
 
 
 def _with_count(sample: Call, place: int, count: int) -> Call:
@@ -143,18 +174,37 @@ def _with_count(sample: Call, place: int, count: int) -> Call:
 
 
 def _long(cell: Cell, sample: Call, dim: int) -> Call | None:
-    short = sample if facts(cell.info.name).batches else _shortened(cell, sample, dim)
-    found = _grown(cell, short, dim)
-    if found is not None and short is not sample and _points_nowhere(cell, found):
+    """Return the sample with one long axis, the others as short as something shows; None if there is no such call."""
+    first: Call | None = None
+    for kept in _kept(cell, sample, dim):
+        found = _grown(cell, _shortened(cell, sample, kept), dim)
+        if found is None and not facts(cell.info.name).batches:
+            return first
         # Of one element, each index is 0, which is also what is in memory that nobody wrote.
-        return _grown(cell, sample, dim) or found
-    return found
+        if found is not None and not _points_nowhere(cell, found):
+            return found
+        first = first or found
+    return first
 
 
-def _shortened(cell: Cell, sample: Call, kept: int) -> Call:
-    """Return the sample with one row along each dimension of its first tensor but one, as far as the host takes it."""
-    for dim in range(sample.input.dim()):
-        sample = with_one_row(cell, sample, dim) or sample if dim != kept else sample
+def _kept(cell: Cell, sample: Call, dim: int) -> Iterator[set[int]]:
+    """Yield dimensions that stay beside a long one: none, each other one, and all; of a batch norm all, or all but one.
+
+    What has one element for each channel is its own mean.
+    """
+    others = [each for each in range(sample.tensors[0].dim()) if each != dim]
+    if facts(cell.info.name).batches:
+        yield from ({dim, *others}, {dim, *others[:-1]})
+        return
+    yield {dim}
+    yield from ({dim, other} for other in reversed(others[1:]))
+    yield {dim, *others}
+
+
+def _shortened(cell: Cell, sample: Call, kept: Collection[int]) -> Call:
+    """Return the sample with one row along each dimension of its first tensor but some, as far as the host takes it."""
+    for dim in range(sample.tensors[0].dim()):
+        sample = sample if dim in kept else with_one_row(cell, sample, dim) or sample
     return sample
 
 
@@ -164,11 +214,9 @@ def _points_nowhere(cell: Cell, sample: Call) -> bool:
     return any(not bool(tensor.any()) for tensor in made)
 
 
-def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
-    """Return the call with one long axis; None if the host does not compute it, or it has too many elements."""
-    for growth in large.growths(short, channels=True):
-        if growth[0] != dim:
-            continue
+def _grown(cell: Cell, short: Call, dim: int | None) -> Call | None:
+    """Return the call with one long axis, or with many indices; None if the host does not compute it as large."""
+    for growth in _growths(cell, short, dim):
         tried = large.extended(cell.info, short, growth, _TRIED)
         made = host_call(cell.info.op, tried)
         if not made.comparable:
@@ -182,9 +230,20 @@ def _grown(cell: Cell, short: Call, dim: int) -> Call | None:
     return None
 
 
+def _growths(cell: Cell, sample: Call, dim: int | None) -> Iterator[large.Growth]:
+    """Yield the ways in which this dimension may grow, or indices alone without one.
+
+    A batch norm does not check that each vector has one element per channel, and would write beyond a shorter one.
+    """
+    for growth in large.growths(sample, channels=True):
+        fits = all((other is not None) is (dim == _CHANNELS) for other in growth[1:])
+        if growth[0] == dim and (fits or not facts(cell.info.name).batches):
+            yield growth
+
+
 def _grows_fast(cell: Cell, sample: Call, dim: int) -> bool:
     """Return whether a result grows faster than this axis, as that of combinations does."""
-    growth = next((growth for growth in large.growths(sample, channels=True) if growth[0] == dim), None)
+    growth = next(_growths(cell, sample, dim), None)
     if growth is None:
         return False
     tried = (large.extended(cell.info, sample, growth, rows) for rows in (_TRIED, 2 * _TRIED))

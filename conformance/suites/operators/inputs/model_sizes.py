@@ -332,6 +332,23 @@ def _batch_norm(dtype: torch.dtype) -> Iterator[Size]:
     yield Size(whole(1031, 5, dtype=dtype), (None, None), _named(weight=positive(5, dtype=dtype), training=True))
 
 
+def _batch_norm_alone(*behind: Any, statistics: bool = True) -> Make:
+    """Return a maker of one batch for operators that compute a batch norm alone, with what comes behind its tensors."""
+
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        ones, zeros = (each(_CHANNELS, dtype=dtype) for each in (torch.ones, torch.zeros))
+        weights = positive(_CHANNELS, dtype=dtype), whole(_CHANNELS, dtype=dtype)
+        given = (*weights, zeros, ones) if statistics else (None, None)
+        yield Size(whole(2, _CHANNELS, 33, 5, dtype=dtype), (*given, *behind), trained=False)
+
+    return make
+
+
+sizes_of("native_batch_norm", "_native_batch_norm_legit")(_batch_norm_alone(True, 0.1, 1e-5))
+sizes_of("_native_batch_norm_legit")(_batch_norm_alone(True, 0.1, 1e-5, statistics=False))
+sizes_of("_batch_norm_with_update")(_batch_norm_alone(0.1, 1e-5))
+
+
 @sizes_of("nn.functional.cross_entropy")
 def _cross_entropy(dtype: torch.dtype) -> Iterator[Size]:
     """Yield rows of scores, with the index of the right class for each row."""

@@ -94,7 +94,7 @@ def with_all_but_one(cell: Cell, sample: Call, kept: int) -> Call | None:
 
 def with_one_row(cell: Cell, sample: Call, dim: int) -> Call | None:
     """Return the sample with one row along a dimension of its first tensor, and of others that the host needs so."""
-    if not sample.input.numel():
+    if not sample.tensors[0].numel():
         return None
     for growth in large.growths(sample, channels=True):
         if growth[0] == dim:
