@@ -32,6 +32,7 @@ from .families import Stage, check, source
 from .kinds import unlike
 from .special_values import FACTORS, Change, is_real, of_values
 
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 #: Elements of a long sample of wide integers, or of special values.
 _LONG = 8209
 #: Relative and absolute tolerance where only other numbers count.
@@ -184,7 +185,7 @@ def _are_finite(outputs: list[torch.Tensor]) -> bool:
     return all(bool(plain(leaf).isfinite().all()) for leaf in outputs)
 
 
-@source(Mode.INFERENCE, _compare, dtypes=(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8))
+@source(Mode.INFERENCE, _compare, stage=Stage.SEVERAL, dtypes=_INTEGERS)
 def ends_of_integers(cell: Cell) -> Iterator[Change]:
     """Yield pairs of the smallest, the largest and other integers: a kernel may go through floating point there."""
     for sample in unlike(cell, cell.samples):
