@@ -79,6 +79,18 @@ def divides_the_lowest(function: Any, sample: Call) -> bool:
     return bool(((given[0] == -(1 << 15)) & (given[1].abs() > 1 << 10)).any())
 
 
+def is_multiplied(function: Any, sample: Call) -> bool:
+    """Return whether a convolution with a stride makes several channels of each one."""
+    groups, channels = sample.kwargs.get("groups", 1), sample.input.shape[1]
+    return sample.kwargs.get("stride", 1) != 1 and 1 < groups == channels < tensors(sample)[1].shape[0]
+
+
+def makes_more_in_groups(function: Any, sample: Call) -> bool:
+    """Return whether a transposed convolution with a stride makes more channels, in groups of several."""
+    groups, channels = sample.kwargs.get("groups", 1), sample.input.shape[1]
+    return sample.kwargs.get("stride", 1) != 1 and 1 < groups < channels < tensors(sample)[1].shape[1] * groups
+
+
 @pytest.mark.parametrize(
     ("cell", "device", "message"),
     [
@@ -91,6 +103,10 @@ def divides_the_lowest(function: Any, sample: Call) -> bool:
         ("index_add[float32-inference]", if_it(has_no_indices), "no indices"),
         ("logcumsumexp[float32-inference]", if_it(has_ends_in_a_row), "infinities behind each other"),
         ("log_softmax[float16-inference]", if_it(has_ends_in_a_row), "infinities behind each other"),
+        ("nn.functional.conv1d[float32-inference]", if_it(is_multiplied), "sizes of models"),
+        ("nn.functional.conv2d[bfloat16-inference]", if_it(is_multiplied), "sizes of models"),
+        ("nn.functional.conv3d[float16-inference]", if_it(is_multiplied), "sizes of models"),
+        ("nn.functional.conv_transpose2d[float32-inference]", if_it(makes_more_in_groups), "sizes of models"),
         (
             "mm[float32-inference]",
             if_it(lambda function, sample: all(t.numel() == 1 for t in tensors(sample))),
