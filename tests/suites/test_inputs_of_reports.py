@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from conformance.numerics.trees import leaves, mapped
+from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 
+from .test_inputs_of_conditions import only
 from .test_inputs_of_real_bugs import Device, red
+from .test_operators_detect import run
 
 #: Whether a call meets the condition of a defect.
 Condition = Callable[[Any, Call], bool]
@@ -144,3 +147,25 @@ def test_a_part_in_place_of_a_narrow_dtype(monkeypatch: pytest.MonkeyPatch) -> N
         return found
 
     red("neg[bfloat16-inference]", execute, "offset", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [("cdist", ("_saved_p", 2.0), "the defaults alone"), ("linalg.vector_norm", ("_saved_ord", 3.0), "ord=3.0")],
+)
+def test_the_gradient_of_a_distance_of_zero_has_no_nan(
+    name: str, kind: tuple[str, float], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "training.special_gradients")
+    cell = f"operators.{name}[float32-training]"
+    assert run(cell).count > 5
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = list(execution.host_gradients(outputs, inputs, cotangents))
+        if getattr(outputs[0].grad_fn, kind[0], None) == kind[1] and bool((outputs[0] == 0).any()):
+            found[0] = found[0] * float("nan")
+        return found
+
+    monkeypatch.setattr(execution, "gradients", gradients)
+    with pytest.raises(AssertionError, match=f"{message}.*not finite"):
+        run(cell)
