@@ -169,3 +169,38 @@ def test_the_gradient_of_a_distance_of_zero_has_no_nan(
     monkeypatch.setattr(execution, "gradients", gradients)
     with pytest.raises(AssertionError, match=f"{message}.*not finite"):
         run(cell)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("embedding", "padding_idx"), ("embedding", "scale_grad_by_freq"), ("embedding_bag", "padding_idx")],
+)
+def test_the_gradient_for_indices_of_32_bits_has_the_settings(
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "training.narrow_indices")
+    cell = f"operators.nn.functional.{name}[float32-training]"
+    assert run(cell).count > 5
+    seen: list[Call] = []
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        seen[:] = [sample]
+        return call(function, sample, **extra)
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = execution.host_gradients(outputs, inputs, cotangents)
+        narrow = any(tensor.dtype is torch.int32 for tensor in seen[0].tensors)
+        return [wrong(gradient) if narrow and setting in seen[0].kwargs else gradient for gradient in found]
+
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(execution, "gradients", gradients)
+    with pytest.raises(AssertionError, match="all indices in int32, gradient of input 0"):
+        run(cell)
+
+
+def test_indices_and_offsets_of_32_bits_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_narrow(function: Any, sample: Call) -> bool:
+        return [t.dtype for t in tensors(sample) if not t.is_floating_point()] == [torch.int32] * 2
+
+    only(monkeypatch, "indices.indices")
+    red("nn.functional.embedding_bag[float32-inference]", if_it(is_narrow), "all indices in int32", monkeypatch)
