@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from conformance.numerics.trees import leaves, mapped
+from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 
+from .test_inputs_of_conditions import only
 from .test_inputs_of_real_bugs import Device, red
+from .test_operators_detect import run
 
 #: Whether a call meets the condition of a defect.
 Condition = Callable[[Any, Call], bool]
@@ -79,6 +82,18 @@ def divides_the_lowest(function: Any, sample: Call) -> bool:
     return bool(((given[0] == -(1 << 15)) & (given[1].abs() > 1 << 10)).any())
 
 
+def is_multiplied(function: Any, sample: Call) -> bool:
+    """Return whether a convolution with a stride makes several channels of each one."""
+    groups, channels = sample.kwargs.get("groups", 1), sample.input.shape[1]
+    return sample.kwargs.get("stride", 1) != 1 and 1 < groups == channels < tensors(sample)[1].shape[0]
+
+
+def makes_more_in_groups(function: Any, sample: Call) -> bool:
+    """Return whether a transposed convolution with a stride makes more channels, in groups of several."""
+    groups, channels = sample.kwargs.get("groups", 1), sample.input.shape[1]
+    return sample.kwargs.get("stride", 1) != 1 and 1 < groups < channels < tensors(sample)[1].shape[1] * groups
+
+
 @pytest.mark.parametrize(
     ("cell", "device", "message"),
     [
@@ -91,6 +106,10 @@ def divides_the_lowest(function: Any, sample: Call) -> bool:
         ("index_add[float32-inference]", if_it(has_no_indices), "no indices"),
         ("logcumsumexp[float32-inference]", if_it(has_ends_in_a_row), "infinities behind each other"),
         ("log_softmax[float16-inference]", if_it(has_ends_in_a_row), "infinities behind each other"),
+        ("nn.functional.conv1d[float32-inference]", if_it(is_multiplied), "sizes of models"),
+        ("nn.functional.conv2d[bfloat16-inference]", if_it(is_multiplied), "sizes of models"),
+        ("nn.functional.conv3d[float16-inference]", if_it(is_multiplied), "sizes of models"),
+        ("nn.functional.conv_transpose2d[float32-inference]", if_it(makes_more_in_groups), "sizes of models"),
         (
             "mm[float32-inference]",
             if_it(lambda function, sample: all(t.numel() == 1 for t in tensors(sample))),
@@ -128,3 +147,60 @@ def test_a_part_in_place_of_a_narrow_dtype(monkeypatch: pytest.MonkeyPatch) -> N
         return found
 
     red("neg[bfloat16-inference]", execute, "offset", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [("cdist", ("_saved_p", 2.0), "the defaults alone"), ("linalg.vector_norm", ("_saved_ord", 3.0), "ord=3.0")],
+)
+def test_the_gradient_of_a_distance_of_zero_has_no_nan(
+    name: str, kind: tuple[str, float], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "training.special_gradients")
+    cell = f"operators.{name}[float32-training]"
+    assert run(cell).count > 5
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = list(execution.host_gradients(outputs, inputs, cotangents))
+        if getattr(outputs[0].grad_fn, kind[0], None) == kind[1] and bool((outputs[0] == 0).any()):
+            found[0] = found[0] * float("nan")
+        return found
+
+    monkeypatch.setattr(execution, "gradients", gradients)
+    with pytest.raises(AssertionError, match=f"{message}.*not finite"):
+        run(cell)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("embedding", "padding_idx"), ("embedding", "scale_grad_by_freq"), ("embedding_bag", "padding_idx")],
+)
+def test_the_gradient_for_indices_of_32_bits_has_the_settings(
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "training.narrow_indices")
+    cell = f"operators.nn.functional.{name}[float32-training]"
+    assert run(cell).count > 5
+    seen: list[Call] = []
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        seen[:] = [sample]
+        return call(function, sample, **extra)
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = execution.host_gradients(outputs, inputs, cotangents)
+        narrow = any(tensor.dtype is torch.int32 for tensor in seen[0].tensors)
+        return [wrong(gradient) if narrow and setting in seen[0].kwargs else gradient for gradient in found]
+
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(execution, "gradients", gradients)
+    with pytest.raises(AssertionError, match="all indices in int32, gradient of input 0"):
+        run(cell)
+
+
+def test_indices_and_offsets_of_32_bits_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_narrow(function: Any, sample: Call) -> bool:
+        return [t.dtype for t in tensors(sample) if not t.is_floating_point()] == [torch.int32] * 2
+
+    only(monkeypatch, "indices.indices")
+    red("nn.functional.embedding_bag[float32-inference]", if_it(is_narrow), "all indices in int32", monkeypatch)

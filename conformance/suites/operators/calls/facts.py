@@ -98,6 +98,7 @@ class ArgumentFacts:
     """What is special about arguments of one name."""
 
     kept: bool = False  # not set to something else: it says where and how memory is, or needs sparse tensors
+    order: bool = False  # the order of a norm or of a distance
     words: tuple[str, ...] = ()  # values of an argument that takes words; the host refuses some
     coded: bool = False  # its integers 0, 1 and 2 stand for words
 

@@ -176,6 +176,17 @@ def equal_indices(cell: Cell) -> Iterator[Call]:
     yield from indices.repeated(cell.info, with_indices)
 
 
+def check_narrow(cell: Cell, sample: Call) -> None:
+    """Compare a further pass with indices in 32 bits."""
+    indices.check_narrow(cell, sample, check_more)
+
+
+@source(Mode.TRAINING, check_narrow, once=True, fixed=True)
+def narrow_indices(cell: Cell) -> Iterator[Call]:
+    """Yield samples with each setting and indices in 32 bits: gradients may have a kernel for each dtype of these."""
+    yield from indices.narrow(cell, cell.fixed)
+
+
 @source(Mode.TRAINING, check_more, once=True, fixed=True)
 def empty_dimensions(cell: Cell) -> Iterator[Call]:
     """Yield calls without rows in a dimension: gradients of what has no elements, and those of no terms."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,15 @@ import torch
 from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.execution import attempt, call
+from conformance.suites.operators.calls.execution import attempt, call, host_call
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import of_forward
 
-from . import large
+from . import large, settings
+from .comparing import check_call
 from .families import check
-from .kinds import unlike
+from .kinds import representative, unlike
 from .variants import in_place
 
 #: Numbers from 9000 on are no numbers of other samples.
@@ -45,6 +46,45 @@ def indices(cell: Cell) -> None:
                 _check_often(cell, often)
                 for with_one_value in _with_one_value(cell.info, often):
                     _check_often(cell, with_one_value)
+    for sample in narrow(cell, cell.samples):
+        check_narrow(cell, sample, check_call)
+
+
+def narrow(cell: Cell, samples: Sequence[Call]) -> Iterator[Call]:
+    """Yield samples, also with other settings, with all indices in 32 bits, two of them equal where that is defined."""
+    indexed = [sample for sample in samples if _indices(sample)]
+    plainest = representative(indexed, plain=True) if indexed else None
+    kinds = unlike(cell, indexed, by_words=True)
+    others = settings.with_defaults(cell, plainest) if plainest is not None else ()
+    present = (other for sample in indexed for other in settings.with_present_index(cell, sample))
+    for sample in (*kinds, *others, *present):
+        given, found = sample, _indices(sample)
+        for tensor in found:
+            # Offsets beside indices are in order.
+            repeats = len(found) == 1 and _may_repeat(cell.info, tensor)
+            index = _with_equal_ends(tensor) if repeats else tensor
+            given = given.with_tensor(tensor, index.to(torch.int32))
+        if host_call(cell.info.op, given).comparable:
+            yield given.named(change="all indices in int32")
+
+
+def _indices(sample: Call) -> list[torch.Tensor]:
+    """Return the indices behind the input that are on the device."""
+    return [
+        tensor
+        for number, tensor in enumerate(sample.tensors)
+        if tensor.dtype is torch.int64 and tensor is not sample.input and number not in sample.on_host
+    ]
+
+
+def check_narrow(cell: Cell, sample: Call, compare: Callable[[Cell, Call], object]) -> None:
+    """Compare a call with indices in 32 bits; where the documentation names 64 bits alone, a refusal is a note."""
+    try:
+        compare(cell, sample)
+    except (RuntimeError, IndexError, TypeError):
+        if facts(cell.info.name).int32_indices:
+            raise
+        cell.check.metric("indices", "refused in 32 bits")
 
 
 def repeated(info: Any, samples: list[Call]) -> Iterator[Call]:

@@ -242,6 +242,23 @@ def _kernels(dims: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torc
         yield image, weight, _named(groups=groups, stride=stride, padding=padding)
 
 
+#: Channels that are taken, groups, and channels that are made: two of each one, and groups of several.
+_GROUPED = ((3, 3, 6), (4, 2, 6))
+#: Strides, dilations and paddings: a stride, a dilation, and both.
+_STEPS = ((2, 1, 1), (1, 2, 0), (3, 2, 2))
+
+
+def _grouped(dims: int, dtype: torch.dtype, *, transposed: bool = False) -> Iterator[Size]:
+    """Yield images with weights for groups that make more channels than they take, with a stride or a dilation."""
+    # The database's transposed convolutions make two channels of each one.
+    grouped = _GROUPED[1:] if transposed else _GROUPED
+    for (taken, groups, made), (stride, dilation, padding) in itertools.product(grouped, _STEPS):
+        channels = (taken, made // groups) if transposed else (made, taken // groups)
+        image = whole(2, taken, *range(7, 7 + dims), dtype=dtype)
+        weight = whole(*channels, *(3, 2, 3)[:dims], dtype=dtype)
+        yield Size(image, (weight,), _named(groups=groups, stride=stride, dilation=dilation, padding=padding))
+
+
 def _convolution(dims: int) -> Make:
     """Return a maker of sizes of convolutions with ``dims`` dimensions: images, patches, planes and long kernels."""
 
@@ -260,6 +277,7 @@ def _convolution(dims: int) -> Make:
         if dtype is torch.float32:  # kernels as long as a signal, over several images; oneDNN takes a second in 16 bits
             long, sides = whole(4, 2, 257, *(1,) * (dims - 1), dtype=dtype, most=1), (3,) * (dims - 1)
             yield Size(whole(2, 4, 263, *sides, dtype=dtype, most=1), (long,), _named(groups=2))
+        yield from _grouped(dims, dtype)
 
     return make
 
@@ -277,6 +295,7 @@ def _transposed(dims: int) -> Make:
             yield Size(_values(image, dtype), (_values(turned, dtype), bias), _named(groups=groups))
         for planes, kernel, given_by_name in _kernels(dims, dtype):
             yield Size(planes, (kernel,), given_by_name)
+        yield from _grouped(dims, dtype, transposed=True)
 
     return make
 

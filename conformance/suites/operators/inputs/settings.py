@@ -266,7 +266,7 @@ def with_dtype(cell: Cell, sample: Call) -> Iterator[Call]:
     wider = None if given is None else _WIDER.get(given)
     if wider is None or (declared is not None and str(wider).removeprefix("torch.") not in declared):
         return
-    if "dtype" not in {name for name, _, _ in (*_of_signature(cell.info, 1), *_of_schemas(cell.info, 1))}:
+    if "dtype" not in defaulted(cell.info):
         return
     other = replace(sample, kwargs={**sample.kwargs, "dtype": wider})
     yield from _tried(cell, other, f"dtype={wider}")
@@ -390,6 +390,11 @@ def with_images(cell: Cell, sample: Call) -> Iterator[Call]:
     image.requires_grad_(x.requires_grad)
     other = sample.with_tensor(x, image)
     yield from _tried(cell, other, "an image in channels_last")
+
+
+def defaulted(info: Any) -> list[str]:
+    """Return the names of the arguments behind the first one that have a default, each once."""
+    return list(dict.fromkeys(name for name, _, _ in (*_of_signature(info, 1), *_of_schemas(info, 1))))
 
 
 def _defaults(info: Any, sample: Call) -> Iterator[tuple[str, Any, str]]:

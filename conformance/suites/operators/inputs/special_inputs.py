@@ -20,14 +20,14 @@ from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import call, host_call, host_gradients, perform
-from conformance.suites.operators.calls.facts import facts
+from conformance.suites.operators.calls.facts import argument_facts, facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass
 from conformance.suites.operators.judge import choices
 from conformance.suites.operators.judge.aspects import Aspect
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
 
-from . import forms, large, model_sizes, special_values, tiers, tiny_inputs
+from . import forms, large, model_sizes, settings, special_values, tiers, tiny_inputs
 from .families import Stage, check, source
 from .kinds import unlike
 from .special_values import FACTORS, Change, is_real, of_values
@@ -46,6 +46,8 @@ _FINITE = (20.0, -30.0)
 _FAR = 300.0
 #: Relative difference of two results in float64 that is nothing but rounding.
 _ROUNDED = 1e-9
+#: Orders of a norm or of a distance. At two points that are equal, the derivatives of most are no quotients.
+_ORDERS = (1.0, 2.0, 3.0, float("inf"))
 #: Number of the samples of ``item``.
 _OF_ITEM = 7000
 
@@ -428,9 +430,23 @@ def check_equal_operands(cell: Cell) -> None:
     """
     if cell.dtype is not torch.float32 or choices.has_choice(cell.info) or cell.op_class is OpClass.ITERATIVE:
         return
-    for sample in cell.fixed:
+    for sample in (*cell.fixed, *_of_other_orders(cell)):
         for changed in _with_equal_operands(cell, sample) if sample.process is None else ():
             _check_finite(cell, changed)
+
+
+def _of_other_orders(cell: Cell) -> Iterator[Call]:
+    """Yield samples of distances and norms with their defaults alone, and with each order beside these.
+
+    Each order and each mode may have a kernel of its own: the database's first samples have few of them together.
+    """
+    names = [name for name in settings.defaulted(cell.info) if argument_facts(name).order]
+    for sample in unlike(cell, cell.fixed) if names else ():
+        given = tuple(itertools.takewhile(lambda argument: isinstance(argument, torch.Tensor), sample.args))
+        bare = replace(sample, args=given, kwargs={}, source="the defaults alone")
+        yield bare
+        for name, order in itertools.product(names, _ORDERS):
+            yield replace(bare.with_argument(name, order), source=f"{name}={order}")
 
 
 def _check_finite(cell: Cell, sample: Call) -> None:
