@@ -235,8 +235,9 @@ def _grouped(name: str, parameters: Parameters, options: dict[str, Any]) -> Any:
     """Return two groups of parameters with rates of their own; LBFGS takes one group."""
     if OPTIMIZERS[name].closure:
         return parameters
-    rate = options.get("lr", 0.02)
-    return [{"params": parameters[:2], "lr": rate * 1}, {"params": parameters[2:], "lr": rate / 2}]
+    # Products: a rate that is a tensor is written later, and the options keep theirs.
+    rates = [options.get("lr", 0.02) * factor for factor in (1.0, 0.5)]
+    return [{"params": some, "lr": rate} for some, rate in zip((parameters[:2], parameters[2:]), rates, strict=True)]
 
 
 def _start(name: str) -> list[torch.Tensor]:

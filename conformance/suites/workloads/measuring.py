@@ -74,7 +74,7 @@ def report_speed(check: Any, warm: Sequence[float], items_per_step: int, unit: s
     """Report throughput and step times (median and 90th percentile, in milliseconds) of warm steps."""
     check.metric(f"{unit}_per_s", items_per_step * len(warm) / sum(warm))
     check.metric("step_ms_median", statistics.median(warm) * 1e3)
-    check.metric("step_ms_p90", statistics.quantiles(warm, n=10)[-1] * 1e3)
+    check.metric("step_ms_p90", statistics.quantiles(warm, n=10, method="inclusive")[-1] * 1e3)
 
 
 def report_family_speed(check: Any, run: Trajectory, kind: Kind, flops: int, rate: float) -> None:

@@ -34,9 +34,7 @@ _KINDS = (torch.int64, torch.int32)
 def indices(cell: Cell) -> None:
     """Compare results for indices of 32 and 64 bits, some of which are equal, with the host's."""
     for sample in unlike(cell, cell.samples):
-        for number, tensor in enumerate(sample.tensors):
-            if tensor.dtype is not torch.int64 or tensor is sample.input or number in sample.on_host:
-                continue
+        for tensor in _indices(sample):
             for kind in _KINDS:
                 _check_kind(cell, sample, tensor, kind)
             for late in _late(cell.info, sample, tensor) if facts(cell.info.name).bounded_indices else ():
