@@ -16,6 +16,7 @@ from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
+from conformance.suites.operators.inputs import families
 from conformance.suites.operators.judge.oracle import wide_defaults
 from tests.layers import longer
 from tests.suites.test_operators_detect import planned, run
@@ -78,6 +79,7 @@ def cells(dtype: str) -> list[str]:
 
 def failures(dtype: str, device: WideDevice, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(execution, "execute", device.execute)
+    monkeypatch.setattr(families, "left_to_deep", dict)  # the device is right in all families
     failed = {}
     for id in cells(dtype):
         try:
@@ -92,7 +94,7 @@ def test_one_rounding_at_the_end_fails_nothing(dtype: str, monkeypatch: pytest.M
     device = WideDevice()
 
     assert failures(dtype, device, monkeypatch) == {}
-    assert device.replaced > 10 * DRAWN
+    assert device.replaced > 20 * DRAWN
 
 
 def test_results_that_are_two_percent_too_large_fail(monkeypatch: pytest.MonkeyPatch) -> None:
