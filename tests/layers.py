@@ -1,7 +1,8 @@
 """Layers of tests: what runs with every change, and what has the marker ``long``.
 
-A test of which others repeat the habit says so itself, with ``longer``. A dear test is long by measurement:
-``pytest -n 2 --seconds FILE tests`` writes what each takes, and ``python -m tests.layers FILE`` chooses the dear ones.
+A test of which others repeat the habit says so itself, with ``longer``. A dear test, and most rows of a dear list, are
+long by measurement: ``pytest -n 2 --seconds FILE tests`` writes what each takes, and ``python -m tests.layers FILE``
+chooses them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tests.conftest import DEAR
 
 #: Seconds from which a test is dear, or all tests together that share a run.
 _SECONDS = 2.0
+#: Seconds that the rows of one test function may take together. Of more, some stay, from all parts of the list.
+_SECONDS_OF_ROWS = 3.0
 #: What runs with every change whatever it takes, for it compares what ships with what makes it.
 ALWAYS = (
     "docs/", "harness/test_known_cases.py", "reports/gate/test_manifests.py", "test_rooms.py",
@@ -28,13 +31,14 @@ ALWAYS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Choose the dear tests. Those that were not measured stay what they are."""
+    """Choose the dear tests and rows. Those that were not measured stay what they are."""
     parser = argparse.ArgumentParser(prog="python -m tests.layers", description=main.__doc__)
     parser.add_argument("seconds", metavar="FILE", type=Path, help="what pytest --seconds has written")
     options = parser.parse_args(arguments)
     measured: dict[str, tuple[float, str]] = json.loads(options.seconds.read_text(encoding="utf-8"))
     before: dict[str, float] = json.loads(DEAR.read_text(encoding="utf-8")) if DEAR.exists() else {}
     found = {name: taken for name, taken in before.items() if name not in measured} | dearest(measured)
+    found |= rows_beyond({name: taken for name, taken in measured.items() if name not in found})
     DEAR.write_text(json.dumps(dict(sorted(found.items())), indent=0) + "\n", encoding="utf-8")
     every = sum(taken for taken, _ in measured.values())
     left = every - sum(taken for name, (taken, _) in measured.items() if name in found)
@@ -53,6 +57,23 @@ def dearest(measured: Mapping[str, tuple[float, str]]) -> dict[str, float]:
         for group in others:
             if sum(group.values()) >= _SECONDS:
                 found |= {name: round(taken, 1) for name, taken in group.items() if not name.startswith(ALWAYS)}
+    return found
+
+
+def rows_beyond(measured: Mapping[str, tuple[float, str]]) -> dict[str, float]:
+    """Return rows of dear lists with their seconds: those left are cheap together, and from all parts of the list.
+
+    A row that shares a run with others stays, for the run takes the time.
+    """
+    lists: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, (seconds, run) in sorted(measured.items()):
+        if not run and not name.startswith(ALWAYS):
+            lists[name.partition("[")[0]][name] = seconds
+    found: dict[str, float] = {}
+    for rows in lists.values():
+        stay = max(1, int(len(rows) * _SECONDS_OF_ROWS / max(sum(rows.values()), _SECONDS_OF_ROWS)))
+        kept = {number * len(rows) // stay for number in range(stay)}
+        found |= {name: round(taken, 1) for place, (name, taken) in enumerate(rows.items()) if place not in kept}
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.acceptance.running import run
 from tests.conftest import kept_together, part_of, run_of
-from tests.layers import ALWAYS, dearest, longer
+from tests.layers import ALWAYS, dearest, longer, rows_beyond
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +56,15 @@ def test_dear_tests_are_long_but_not_all_of_a_file_and_not_those_of_what_ships()
     }  # fmt: skip
 
     assert dearest(measured) == {"a.py::one": 1.5, "a.py::two": 1.0}
+
+
+def test_rows_of_a_dear_list_are_long_but_for_some_from_all_parts_of_it() -> None:
+    measured = {f"a.py::dear[{row}]": (1.0, "") for row in range(6)}
+    measured |= {f"a.py::cheap[{row}]": (0.4, "") for row in range(6)}
+    measured |= {f"a.py::shared[{row}]": (1.0, "run") for row in range(6)}
+    measured |= {f"docs/b.py::dear[{row}]": (1.0, "") for row in range(6)} | {"a.py::alone": (9.0, "")}
+
+    assert rows_beyond(measured) == {f"a.py::dear[{row}]": 1.0 for row in (1, 3, 5)}
 
 
 def test_the_tests_that_are_dear_exist() -> None:
