@@ -595,6 +595,16 @@ def test_few_seeds_may_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) ->
         with_habit(monkeypatch, functools.partial(as_first, until=50), "bernoulli[float32-inference]")
 
 
+@pytest.mark.parametrize("kind", ["mps", "lazy"])  # a module without manual_seed_all, and no module
+def test_a_device_is_seeded_whatever_its_module_has(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeded.append)
+
+    execution.reseed(7, torch.device(kind))
+
+    assert (seeded, torch.initial_seed()) == ([7], 7)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_the_cpu_itself_computes_otherwise_into_an_output_is_free(
     dtype: str, monkeypatch: pytest.MonkeyPatch

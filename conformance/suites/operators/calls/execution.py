@@ -213,8 +213,9 @@ def reseed(seed: int, device: torch.device) -> None:
     """Seed the host's generator and those of the device's type.
 
     ``torch.manual_seed`` formats a stack trace for every device type that is not initialised. Under a test runner that
-    takes longer than most cells, so it is not used here.
+    takes longer than most cells, so it is used only for a device that cannot be seeded otherwise.
     """
     torch.default_generator.manual_seed(seed)
     if device.type != torch.device("cpu").type:
-        torch.get_device_module(device).manual_seed_all(seed)
+        # torch.mps has no such function, and a device need not have a module.
+        getattr(getattr(torch, device.type, None), "manual_seed_all", torch.manual_seed)(seed)
