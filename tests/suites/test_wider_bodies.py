@@ -106,3 +106,19 @@ def test_a_function_of_torch_is_found(case: str, target: str, fault: Callable[..
 
     assert sound.outcome is Outcome.PASS, sound.message
     assert (found.outcome, found.reason) == (Outcome.FAIL, Reason.WRONG), found.message
+
+
+def test_a_device_type_without_autocast_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled = torch.is_autocast_enabled
+
+    def unknown(device_type: str = "") -> bool:
+        if device_type == "cpu":
+            raise RuntimeError("unknown device type for autocast")
+        return enabled(device_type) if device_type else enabled()
+
+    monkeypatch.setattr(torch, "is_autocast_enabled", unknown)
+    monkeypatch.setattr(torch.amp, "is_autocast_available", lambda device_type: device_type != "cpu")
+
+    verdict = verdict_on("accelerator.pairs.modes", StandIn("a host without autocast", Altered))
+
+    assert verdict.outcome is Outcome.PASS, verdict.message

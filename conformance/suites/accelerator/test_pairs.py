@@ -450,7 +450,8 @@ def _modes(accelerator, device) -> dict[str, object]:
         "inference mode": torch.is_inference_mode_enabled(),
         "the default dtype": torch.get_default_dtype(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "autocast": torch.is_autocast_enabled(device.type),
+        # PyTorch raises where it does not know the device type for autocast.
+        "autocast": torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type),
         "the host's generator": torch.get_rng_state().tolist(),
     }
     with contextlib.suppress(Exception):
