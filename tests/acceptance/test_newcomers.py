@@ -168,6 +168,8 @@ def test_the_package_has_a_version_and_can_be_run() -> None:
 
 
 WIDE = """
+import weakref
+
 import torch
 from conformance.accelerators.registry import resolve
 
@@ -175,7 +177,7 @@ class Acme:
     def __init__(self):
         torch.set_default_dtype(torch.float64)
         self._host = resolve("cpu").load()
-        self.late = []
+        self.late, self.recorded = [], weakref.WeakSet()
 
     def __getattr__(self, member):
         return getattr(self._host, member)
@@ -183,13 +185,31 @@ class Acme:
     def synchronize(self, index=None):
         if self.late:
             raise RuntimeError(self.late.pop())
+        if any(True for _ in self.recorded):
+            raise RuntimeError("mixed dtypes were recorded")
 """
 LATE = """
+import torch
 from conformance.plan.case import case
 
 @case("vendor.late")
 def test_late(accelerator):
-    accelerator.late.append("mixed dtypes are refused")
+    accelerator.late += ["mixed dtypes are refused"] * 3
+
+def refusal(accelerator, recorded):
+    accelerator.recorded.add(recorded)
+    try:
+        accelerator.synchronize()
+    except RuntimeError as error:
+        return error
+
+@case("vendor.held")
+def test_held(accelerator):
+    found = refusal(accelerator, torch.ones(3))  # a cycle: the exception holds the frame of this function
+
+@case("vendor.held_by_its_failure")
+def test_held_by_its_failure(accelerator):
+    raise refusal(accelerator, torch.ones(3))
 
 @case("vendor.next", axes={"n": ["1", "2"]})
 def test_next(accelerator, n):
@@ -208,5 +228,7 @@ def test_a_late_refusal_ends_no_run_and_a_changed_default_is_named(tmp_path: Pat
 
     assert finished.verdicts["vendor.late"] == ("fail", "raised"), finished.output
     assert "refused late: RuntimeError: mixed dtypes" in finished.messages["vendor.late"]
+    assert finished.verdicts["vendor.held"] == ("fail", "raised"), finished.output
+    assert finished.verdicts["vendor.held_by_its_failure"] == ("fail", "raised"), finished.output
     assert finished.verdicts["vendor.next[2]"] == ("pass", "native")
     assert "changed this process: default_dtype from torch.float32 to torch.float64" in finished.output

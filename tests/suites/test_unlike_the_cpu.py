@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -593,6 +594,29 @@ def test_few_seeds_may_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) ->
     assert check.count > 0
     with pytest.raises(AssertionError, match="another seed gave the same numbers"):
         with_habit(monkeypatch, functools.partial(as_first, until=50), "bernoulli[float32-inference]")
+
+
+def test_a_refusal_at_the_read_holds_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that records calls refuses a call at each synchronization while its result lives."""
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def refuse(tensor: torch.Tensor) -> None:
+        raise RuntimeError("mixed dtypes were recorded")
+
+    def result(*_: Any) -> torch.Tensor:
+        tensor = torch.ones(3)
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    monkeypatch.setattr(execution, "plain", refuse)
+    monkeypatch.setattr(error_inputs, "plain", refuse)
+    refusals = [
+        execution.settled(execution.Attempt(result())).error,
+        error_inputs._refusal(result, SimpleNamespace(op=None), Call(0, None)),
+    ]
+
+    assert [str(refusal) for refusal in refusals] == ["mixed dtypes were recorded"] * 2
+    assert [tensor() for tensor in made] == [None, None]
 
 
 @pytest.mark.parametrize("kind", ["mps", "lazy"])  # a module without manual_seed_all, and no module

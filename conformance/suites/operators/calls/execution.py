@@ -172,7 +172,8 @@ def settled(device_attempt: Attempt) -> Attempt:
         for leaf in tensors(leaves(device_attempt.value)):
             plain(leaf)
     except Exception as error:  # as in attempt()
-        return Attempt(error=error)
+        # Its frames hold the result. A device that records calls raises at each synchronization while that lives.
+        return Attempt(error=error.with_traceback(None))
     return device_attempt
 
 

@@ -157,7 +157,7 @@ def _refusal(runner: Any, info: Any, sample: Call) -> Exception | None:
         for leaf in tensors(value):
             plain(leaf)  # a device that queues its work refuses when the values are read
     except Exception as raised:  # any exception is a refusal; its type is checked by the caller
-        return raised
+        return raised.with_traceback(None)  # its frames hold the result: see settled()
     # A binary method returns NotImplemented for foreign operands; the interpreter turns that into a TypeError.
     return TypeError("NotImplemented") if value is NotImplemented else None
 
