@@ -45,7 +45,7 @@ def test_seed_repeats(accelerator, device, function):
 
     assert differing(first, second) == 0, (
         f"{differing(first, second)} of 1023 numbers differ after the same seed: {function} does not draw from the "
-        "generator that manual_seed() and manual_seed_all() set"
+        "generator that manual_seed() and manual_seed_all() set, or draws later than it is called"
     )
 
 
