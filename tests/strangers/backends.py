@@ -175,4 +175,8 @@ BACKENDS = (
         cells=100,
         checkout="OPENREG",
     ),
+    # PyTorch's LazyTensor with its TorchScript backend, which every build of torch has. It records operators into a
+    # graph, and runs it when somebody reads a value. Forward mode ends the process, so most training cells cost a new
+    # worker.
+    Backend("lazy", "lazy_accelerator:LAZY", imports="torch._lazy.ts_backend", cells=60),
 )
