@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from conformance.reports.verdict import Outcome, Reason
+from conformance.suites.accelerator.conveyor import Conveyor
 from tests.defects.late_device import LateDevice
 from tests.defects.mutant import StandIn
 from tests.defects.stand_ins import Altered, verdict_on
@@ -122,3 +125,20 @@ def test_a_device_type_without_autocast_is_not_accused(monkeypatch: pytest.Monke
     verdict = verdict_on("accelerator.pairs.modes", StandIn("a host without autocast", Altered))
 
     assert verdict.outcome is Outcome.PASS, verdict.message
+
+
+def test_the_products_that_are_timed_live_until_they_are_computed() -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+
+    class Recording(Conveyor):
+        def _through(self, value: torch.Tensor, length: int) -> torch.Tensor:
+            result = super()._through(value, length)
+            made.append(weakref.ref(result))
+            return result
+
+    conveyor = Recording(SimpleNamespace(synchronize=lambda: None), torch.device("cpu"))
+    conveyor._accelerator = SimpleNamespace(synchronize=lambda: alive.append(made[-1]() is not None))
+    conveyor._seconds_of(4)
+
+    assert alive == [False, True], "a device that records calls computes only what lives"
