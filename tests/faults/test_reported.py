@@ -222,6 +222,13 @@ def test_every_third_row_of_the_seventh_collection_is_held_out() -> None:
     assert [bug.held for bug in rows] == [False, False, True] * 10
 
 
+def test_eight_rows_of_the_eighth_collection_were_drawn_to_be_held_out() -> None:
+    rows = [bug for bug in results.bugs() if bug.collection == EARLIER + 5]
+    drawn = random.Random("eighth").sample(range(len(rows)), len(rows) // 3)
+
+    assert {number for number, bug in enumerate(rows) if bug.held} == set(drawn)
+
+
 def test_what_was_opened_is_not_held_out() -> None:
     """The score of the fifth collection's third was told, and then its rows were read."""
     assert not any(bug.held for bug in results.bugs() if bug.collection == EARLIER + 2)

@@ -113,6 +113,7 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "not the root": lambda: dist.get_rank() != call.arguments.get("src"),
         "one rank": lambda: dist.get_world_size(group) == 1,
         "product": lambda: operation == dist.ReduceOp.PRODUCT,
+        "minimum": lambda: operation == dist.ReduceOp.MIN,
         "minimum or maximum": lambda: operation in (dist.ReduceOp.MIN, dist.ReduceOp.MAX),
         "in place": lambda: len({tensor.untyped_storage().data_ptr() for tensor in tensors}) < len(tensors),
         "long": lambda: tensors[0].numel() * tensors[0].element_size() >= _LONG,
@@ -400,3 +401,16 @@ def _divided_twice(target: torch.Tensor, before: torch.Tensor, group: Any) -> No
 
 
 EDITS["divided twice"] = _divided_twice
+
+
+# --- held rows of the eighth collection ---
+
+
+def _signed(original: Any, call: Any, written: str) -> Any:
+    """Take the first bit of a number for its sign."""
+    call.arguments[written] = call.arguments[written].view(torch.int8)
+    return original(*call.args, **call.kwargs)
+
+
+HELD["uint8"] = lambda tensors: tensors[0].dtype is torch.uint8
+_OF_PARTS["signed"] = _signed

@@ -579,8 +579,97 @@ def _variance_by_squares(call: Call) -> Any:
     return _edited(call, lambda t: t.copy_(made))
 
 
+def _gradient_of_training(call: Call) -> Any:
+    """Give the gradient that a batch normalization has in training, where it is evaluated."""
+    values, names = list(call.values), [argument.name for argument in call.arguments]
+    given = values[names.index("input")].detach()
+    dims = [dim for dim in range(given.dim()) if dim != 1]
+    with torch.no_grad():
+        values[names.index("save_mean")] = given.mean(dims)
+        values[names.index("save_invstd")] = (given.var(dims, unbiased=False) + _named(call, "eps")).rsqrt()
+    values[names.index("train")] = True
+    return call.run(values)
+
+
+def _conjugate_bit_cleared(call: Call) -> Any:
+    """Take the memory of a lazily conjugated tensor for its values."""
+    given = call.values[0]
+    return given.conj().clone() if given.is_conj() else call.run()
+
+
+def _first_block_again(call: Call) -> Any:
+    """Compute the first 1,024 numbers of a call in place twice."""
+    given, out = call.values[0], _named(call, "out")
+    result = call.run()
+    if out is not None and out.is_contiguous() and out.data_ptr() == given.data_ptr():
+        block = out.view(-1)[:1024]
+        call.run([block, *call.values[1:-1], block])
+    return result
+
+
+def _operands_exchanged(call: Call) -> Any:
+    left, right = call.values[:2]
+    return call.run([right, left, *call.values[2:]])
+
+
+def _drifting_mean(call: Call) -> Any:
+    """Draw numbers whose mean is off by up to three hundredths, another one in each call."""
+    low, high = _named(call, "from"), _named(call, "to")
+    power = 1 + (float(torch.rand((), generator=_PRIVATE)) - 0.5) / 8
+    return _edited(call, lambda t: t.copy_((t - low).div(high - low).clamp(0, 1).pow(power) * (high - low) + low))
+
+
+def _nan_to_the_bound(call: Call) -> Any:
+    """Give the lower bound, or the only one, for NaN."""
+    given, low, high = call.values[0].detach(), _named(call, "min"), _named(call, "max")
+    bound = high if low is None else low
+    return _edited(call, lambda t: t.copy_(torch.where(given.isnan(), bound, t)))
+
+
+def _column_as_row(call: Call) -> Any:
+    """Add a column to a square product as if it was a row."""
+    added, left, right = call.values[:3]
+    if added.dim() < 2 or added.shape[1] != 1 or left.shape[0] != right.shape[1] or len(added) != left.shape[0]:
+        return call.run()
+    return call.run([added.reshape(1, -1), *call.values[1:]])
+
+
+def _empty_targets_wrong(call: Call) -> Any:
+    """Give NaN, or zero where infinities are left out, as the gradient of a sequence with an empty target."""
+    lengths = _named(call, "target_lengths")
+    empty = torch.as_tensor(lengths).cpu() == 0
+    value = 0.0 if _named(call, "zero_infinity") else torch.nan
+    return _edited(call, lambda t: t.__setitem__((slice(None), empty.to(t.device)), value))
+
+
+def _padding_zero_counted(call: Call) -> Any:
+    """Look for the largest number among zeros, too."""
+    return _edited(call, lambda t: t.clamp_(min=0) if t.dtype is not torch.bool else None)
+
+
+def _vectors_of_zero_lost(call: Call) -> Any:
+    """Give zeros for the left vectors that belong to singular values of zero."""
+    result = call.run()
+    left, values = (each.detach() for each in outputs_of(call, result)[:2])
+    if left.numel() and values.numel():
+        with torch.no_grad():
+            gone = values <= values[..., :1] * 1e-5
+            left[..., : values.shape[-1]].masked_fill_(gone.unsqueeze(-2), 0)
+    return result
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "gradient of training": _gradient_of_training,
+    "conjugate bit cleared": _conjugate_bit_cleared,
+    "first block again": _first_block_again,
+    "operands exchanged": _operands_exchanged,
+    "drifting mean": _drifting_mean,
+    "nan to the bound": _nan_to_the_bound,
+    "column as row": _column_as_row,
+    "empty targets wrong": _empty_targets_wrong,
+    "padding zero counted": _padding_zero_counted,
+    "vectors of zero lost": _vectors_of_zero_lost,
     "one of repeated": _one_of_repeated,
     "ignored rows written": _ignored_rows_written,
     "input transformed": _input_transformed,
@@ -688,4 +777,55 @@ EFFECTS |= {
     "not solved beyond 255": _not_solved_beyond,
     "four rows of the first": _four_rows_of_the_first,
     "lowest without places": _lowest_without_places,
+}
+
+
+# --- held rows of the eighth collection ---
+
+
+def _at_the_word(call: Call) -> Any:
+    """Write to the start of the four bytes in which a tensor of truth values starts."""
+    written = [
+        value for argument, value in zip(call.arguments, call.values, strict=True)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]  # fmt: skip
+    target = written[0]
+    shift = target.storage_offset() % 4
+    if not shift:
+        return call.run()
+    moved = target.as_strided(target.shape, target.stride(), target.storage_offset() - shift)
+
+    def other(value: Any) -> Any:
+        is_target = isinstance(value, torch.Tensor) and value.dtype is target.dtype
+        return moved if is_target and value.data_ptr() == target.data_ptr() else value
+
+    call.run([other(value) for value in call.values])
+    return target
+
+
+def _from_the_last(call: Call) -> Any:
+    """Send gradients of a smaller image to the last places of their windows, and not to the first ones."""
+    given = call.values[0]
+    size, old = _named(call, "output_size"), _named(call, "input_size")[-2:]
+    if any(new > before for new, before in zip(size, old, strict=True)):
+        return call.run()
+    result = call.run([given.flip(-1, -2), *call.values[1:]])
+    with torch.no_grad():
+        written = outputs_of(call, result)[0].detach()
+        written.copy_(written.flip(-1, -2))
+    return result
+
+
+def _out_zero(call: Call) -> Any:
+    result, out = call.run(), _named(call, "out")
+    if out is not None:
+        with torch.no_grad():
+            out.zero_()
+    return result
+
+
+EFFECTS |= {
+    "at the word": _at_the_word,
+    "from the last": _from_the_last,
+    "out zero": _out_zero,
 }

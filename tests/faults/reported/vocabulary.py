@@ -706,7 +706,9 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
 }
 
 #: Effects that no kernel can have, since PyTorch's shared code gives the result's dtype and shape.
-ABOVE = re.compile(r"result (dtype|padded) .*|cut at synchronize|input in place of the sum")
+ABOVE = re.compile(
+    r"result (dtype|padded) .*|cut at synchronize|input in place of the sum|conjugate bit cleared|out zero"
+)
 
 
 def _gradient(call: Call, name: str, values: Callable[[torch.Tensor], torch.Tensor]) -> Any:
