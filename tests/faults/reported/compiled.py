@@ -266,6 +266,44 @@ def _eight_bits_never_equal(node: Node) -> None:
             _behind(node, aten.bitwise_and.Scalar, False)
 
 
+def _new(node: Node, function: Any, *args: Any) -> Node:
+    """Put a node in front of another one."""
+    with node.graph.inserting_before(node):
+        other = node.graph.call_function(function, args)
+    other.meta = {"val": function(*[each.meta["val"] if isinstance(each, Node) else each for each in args])}
+    return other
+
+
+#: Places that one group of threads writes to at most.
+_MOST = 1024
+
+
+def _padding_added(node: Node) -> None:
+    """Add the number that is added to all values once more for each idle thread."""
+    is_sum = node.target is aten.scatter_reduce.two and node.args[4] == "sum"
+    if not is_sum and node.target is not aten.scatter_add.default:
+        return
+    value = node.args[3]
+    while isinstance(value, Node) and value.target in (aten.reshape.default, aten.clone.default):
+        value = value.args[0]
+    if not isinstance(value, Node) or value.target is not aten.add.Tensor or not _shape(node):
+        return
+    count = math.prod(_shape(value))
+    idle = -count % min(1 << max(count - 1, 0).bit_length(), _MOST) if count else 0
+    lonely = [part for part in value.args if isinstance(part, Node) and math.prod(_shape(part)) == 1]
+    if not idle or not lonely or count == 1:
+        return
+    users = list(node.users)
+    following = node.next
+    extra = _new(following, aten.mul.Tensor, lonely[0], idle)
+    flat = _new(following, aten.reshape.default, extra, [1])
+    wide = _new(following, aten.constant_pad_nd.default, flat, [0, math.prod(_shape(node)) - 1])
+    shaped = _new(following, aten.reshape.default, wide, list(_shape(node)))
+    made = _new(following, aten.add.Tensor, node, shaped)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
     "sum of broadcast doubled": _sum_of_broadcast,
@@ -287,6 +325,7 @@ EFFECTS: dict[str, Callable[[Node], None]] = {
     "slot used again": _slot_used_again,
     "pooled sum scaled": _pooled_sum,
     "eight bits never equal": _eight_bits_never_equal,
+    "padding added": _padding_added,
 }
 
 
@@ -347,44 +386,6 @@ EFFECTS["indices wrapped"] = _indices_wrapped
 # --- held rows of the eighth collection ---
 
 
-def _new(node: Node, function: Any, *args: Any) -> Node:
-    """Put a node in front of another one."""
-    with node.graph.inserting_before(node):
-        other = node.graph.call_function(function, args)
-    other.meta = {"val": function(*[each.meta["val"] if isinstance(each, Node) else each for each in args])}
-    return other
-
-
-#: Places that one group of threads writes to at most.
-_MOST = 1024
-
-
-def _padding_added(node: Node) -> None:
-    """Add the number that is added to all values once more for each idle thread."""
-    is_sum = node.target is aten.scatter_reduce.two and node.args[4] == "sum"
-    if not is_sum and node.target is not aten.scatter_add.default:
-        return
-    value = node.args[3]
-    while isinstance(value, Node) and value.target in (aten.reshape.default, aten.clone.default):
-        value = value.args[0]
-    if not isinstance(value, Node) or value.target is not aten.add.Tensor or not _shape(node):
-        return
-    count = math.prod(_shape(value))
-    idle = -count % min(1 << max(count - 1, 0).bit_length(), _MOST) if count else 0
-    lonely = [part for part in value.args if isinstance(part, Node) and math.prod(_shape(part)) == 1]
-    if not idle or not lonely or count == 1:
-        return
-    users = list(node.users)
-    following = node.next
-    extra = _new(following, aten.mul.Tensor, lonely[0], idle)
-    flat = _new(following, aten.reshape.default, extra, [1])
-    wide = _new(following, aten.constant_pad_nd.default, flat, [0, math.prod(_shape(node)) - 1])
-    shaped = _new(following, aten.reshape.default, wide, list(_shape(node)))
-    made = _new(following, aten.add.Tensor, node, shaped)
-    for user in users:
-        user.replace_input_with(node, made)
-
-
 def _leading_axis_exchanged(node: Node) -> None:
     """Sum along the second dimension's memory where the first one of three is summed, if a part is broadcast."""
     if node.target is not aten.sum.dim_IntList or list(node.args[1]) not in ([0], [-3]):
@@ -400,7 +401,4 @@ def _leading_axis_exchanged(node: Node) -> None:
         node.args = (_new(node, aten.reshape.default, dense, list(shape)), *node.args[1:])
 
 
-EFFECTS |= {
-    "padding added": _padding_added,
-    "leading axis exchanged": _leading_axis_exchanged,
-}
+EFFECTS["leading axis exchanged"] = _leading_axis_exchanged
