@@ -96,10 +96,10 @@ def _pooled(operands: Operands) -> torch.Tensor:
 
 
 def _gathered_sums(operands: Operands) -> torch.Tensor:
-    """Return elements of one row of sums at the places whose terms were added up."""
+    """Return elements of one row of sums at the places whose terms were added up, each with one number added to it."""
     index = (operands.index.abs() // 2)[None]
     row = (operands.halves[:1] * 2).contiguous()
-    return row.scatter_add(1, index, operands.halves[1:2]).gather(1, index.flip(1)) + 1
+    return row.scatter_add(1, index, operands.halves[1:2] + operands.halves[4, 5]).gather(1, index.flip(1)) + 1
 
 
 def _largest_of_equals(operands: Operands, dtype: torch.dtype) -> torch.Tensor:

@@ -621,6 +621,34 @@ def _pool(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(whole(2, 24, 9, 10, dtype=dtype), (side, stride, padding), _named(ceil_mode=ceil))
 
 
+def _bordered(mode: str) -> Make:
+    """Return a maker of many images, and of many channels, with the widths of borders that they get in this mode."""
+
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        for shape in ((_ROWS, 1, 3), (1, _ROWS, 3), (_ROWS, 1, 2, 2)) if dtype.is_floating_point else ():
+            yield Size(whole(*shape, dtype=dtype), ((1, 0) * (len(shape) - 2),), _named(mode=mode))
+
+    return make
+
+
+for _mode in ("replicate", "reflect"):
+    sizes_of(f"nn.functional.pad.{_mode}")(_bordered(_mode))
+
+
+def _many_pooled(dims: int) -> Make:
+    """Return a maker of many images with ``dims`` dimensions to pool."""
+
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        if dtype.is_floating_point:
+            yield Size(whole(_ROWS, 1, *(2,) * dims, dtype=dtype), (2,))
+
+    return make
+
+
+for _dims in (1, 3):
+    sizes_of(f"nn.functional.max_pool{_dims}d", f"nn.functional.avg_pool{_dims}d")(_many_pooled(_dims))
+
+
 @sizes_of("nn.functional.adaptive_avg_pool2d")
 def _adaptive(dtype: torch.dtype) -> Iterator[Size]:
     """Yield images that are averaged to one pixel: large ones, many, and many channels."""

@@ -1,4 +1,4 @@
-"""Calls with one dimension more, with one less, and with none; and calls in which one tensor is in two places.
+"""Calls with one dimension more, with one less, with none, and of one row; and calls with one tensor in two places.
 
 The database has few numbers of dimensions for most operators, and a tensor of its own in each place.
 """
@@ -12,20 +12,22 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.numerics.trees import mapped
+from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
-from . import variants
+from . import arrangements, variants
 from .comparing import check_with_forms
 from .families import Stage, source
 from .kinds import of_other_sizes, unlike
 
 #: Numbers from 9640 on are no numbers of other samples.
-_NUMBER, _ONE_ROW, _ONE_TENSOR = 9640, 9653, 9659
+_NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR = 9640, 9653, 9659, 9939
 #: Samples of an operator with unlike arguments or numbers of dimensions.
 _SAMPLES = 5
+#: Dimensions of what has rows.
+_MATRIX = 2
 
 
 def _raised(tensor: torch.Tensor) -> torch.Tensor:
@@ -81,6 +83,23 @@ def _changed(sample: Call, change: Callable[[torch.Tensor], torch.Tensor], *, fi
         return change(value.detach())
 
     return sample.with_arguments(mapped(sample.arguments, leaf))
+
+
+def _into_gaps(cell: Cell, sample: Call) -> None:
+    variants.into_arranged(cell, sample, "outputs with gaps", arrangements.with_gaps)
+
+
+@source(Mode.INFERENCE, _into_gaps, stage=Stage.FORMS, once=True, fixed=True)
+def vectors(cell: Cell) -> Iterator[Call]:
+    """Yield the last row of a sample alone, if it has several results: a kernel of its own may write those densely."""
+    for sample in unlike(cell, cell.fixed, _SAMPLES) if cell.info.supports_out else ():
+        if len(sample.tensors) != 1 or sample.tensors[0] is not sample.input or sample.input.dim() < _MATRIX:
+            continue
+        row = _changed(sample, lambda tensor: tensor[(-1,) * (tensor.dim() - 1)].clone(), first_alone=True)
+        made = host_call(cell.info.op, row)
+        if made.comparable and any(leaf.numel() > 1 for leaf in tensors(leaves(made.value))):
+            yield replace(row, number=_VECTOR, source="one row alone")
+            return
 
 
 @source(Mode.INFERENCE, check_with_forms, stage=Stage.FORMS, once=True, fixed=True)
