@@ -125,9 +125,9 @@ def makes_more_in_groups(function: Any, sample: Call) -> bool:
             if_it(lambda function, sample: sample.input.dtype is torch.bool and sample.input.numel() > 127),
             "sizes of models",
         ),
-        ("nn.functional.pad.replicate[float16-inference]", if_it(is_long(0, 65535)), "sizes of models"),
-        ("nn.functional.pad.reflect[bfloat16-training]", if_it(is_long(1, 65535)), "sizes of models"),
-        ("nn.functional.max_pool1d[bfloat16-training]", if_it(is_long(0, 65535)), "sizes of models"),
+        ("nn.functional.pad.replicate[float32-training]", if_it(is_long(0, 65535)), "large"),
+        ("nn.functional.pad.reflect[float32-training]", if_it(is_long(0, 65535)), "large"),
+        ("nn.functional.max_pool3d[float32-training]", if_it(is_long(0, 65535)), "large"),
         (
             "flip[float32-inference]",
             if_it(lambda function, sample: sample.input.dim() == 2 and sample.input.shape[0] == 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,6 +47,10 @@ from . import derivatives, kernels
 
 #: Calls of a cell that are unusual in several ways: in the dtypes of models, and in the others.
 _UNUSUAL, _FEW_UNUSUAL = 4, 2
+#: Dimensions of a batch of vectors; as many calls with many batches, and tensors of one.
+_VECTORS = 2
+#: Divides the elements of large samples for those of many batches.
+_FEWER = 4
 
 
 def check_own(cell: Cell, sample: Call) -> None:
@@ -199,6 +204,34 @@ def longer(cell: Cell) -> Iterator[Call]:
     yield from lengths.samples(cell.info, cell.dtype, requires_grad=True)
     if not facts(cell.info.name).untrained:
         yield from large.grown(cell.info, cell.fixed, cell.dtype, cell.work.large, trained=True)
+
+
+@source(Mode.TRAINING, check_own, stage=Stage.LARGE, once=True, fixed=True)
+def many_batches(cell: Cell) -> Iterator[Call]:
+    """Yield small images of two numbers of dimensions in more batches than a launch has blocks in y.
+
+    Some operators have such sizes among those of models.
+    """
+    name = cell.info.name
+    if not name.startswith("nn.functional.") or model_sizes.has_sizes(cell.info) or facts(name).untrained:
+        return
+    amount = replace(cell.work.large, elements=cell.work.large.elements // _FEWER)
+    found: dict[int, Call] = {}
+    for sample in sorted(filter(_is_image, cell.fixed), key=lambda one: one.elements):
+        dims = sample.input.dim()
+        if (
+            dims not in found
+            and len(found) < _VECTORS
+            and (made := list(large.batched(cell.info, [sample], cell.dtype, amount)))
+        ):
+            found[dims] = made[0].named(number=made[0].number + dims)
+            yield found[dims]
+
+
+def _is_image(sample: Call) -> bool:
+    """Return whether a sample's input has a batch, channels and places, and at most one tensor is beside it."""
+    first = sample.input
+    return isinstance(first, torch.Tensor) and first.dim() > _VECTORS >= len(sample.tensors) and first.numel() > 0
 
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE)

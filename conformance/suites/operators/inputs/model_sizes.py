@@ -79,6 +79,11 @@ def sizes_of(*operators: str) -> Callable[[Make], Make]:
     return register
 
 
+def has_sizes(info: Any) -> bool:
+    """Return whether an operator has sizes that models have."""
+    return info.full_name in _MAKERS
+
+
 @source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=(*_DTYPES, *_NARROW))
 def model_sizes(cell: Cell) -> Iterator[Call]:
     """Yield calls with the sizes that models have."""
@@ -87,7 +92,7 @@ def model_sizes(cell: Cell) -> Iterator[Call]:
 
 def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
     """Yield the calls of an operator in the dtype of a cell, with gradients or without."""
-    if cell.info.full_name not in _MAKERS or (trained and cell.dtype not in _FLOATS):
+    if not has_sizes(cell.info) or (trained and cell.dtype not in _FLOATS):
         return
     if cell.dtype in _NARROW and cell.info.full_name not in _COUNTING:
         return
@@ -619,34 +624,6 @@ def _pool(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(image.to(memory_format=torch.channels_last) if last else image, (2,))
     for (side, stride, padding), ceil in itertools.product(_WINDOWS, (False, True)):
         yield Size(whole(2, 24, 9, 10, dtype=dtype), (side, stride, padding), _named(ceil_mode=ceil))
-
-
-def _bordered(mode: str) -> Make:
-    """Return a maker of many images, and of many channels, with the widths of borders that they get in this mode."""
-
-    def make(dtype: torch.dtype) -> Iterator[Size]:
-        for shape in ((_ROWS, 1, 3), (1, _ROWS, 3), (_ROWS, 1, 2, 2)) if dtype.is_floating_point else ():
-            yield Size(whole(*shape, dtype=dtype), ((1, 0) * (len(shape) - 2),), _named(mode=mode))
-
-    return make
-
-
-for _mode in ("replicate", "reflect"):
-    sizes_of(f"nn.functional.pad.{_mode}")(_bordered(_mode))
-
-
-def _many_pooled(dims: int) -> Make:
-    """Return a maker of many images with ``dims`` dimensions to pool."""
-
-    def make(dtype: torch.dtype) -> Iterator[Size]:
-        if dtype.is_floating_point:
-            yield Size(whole(_ROWS, 1, *(2,) * dims, dtype=dtype), (2,))
-
-    return make
-
-
-for _dims in (1, 3):
-    sizes_of(f"nn.functional.max_pool{_dims}d", f"nn.functional.avg_pool{_dims}d")(_many_pooled(_dims))
 
 
 @sizes_of("nn.functional.adaptive_avg_pool2d")
