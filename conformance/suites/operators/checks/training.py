@@ -217,7 +217,7 @@ def many_batches(cell: Cell) -> Iterator[Call]:
         return
     amount = replace(cell.work.large, elements=cell.work.large.elements // _FEWER)
     found: dict[int, Call] = {}
-    for sample in sorted(filter(_is_image, cell.fixed), key=lambda one: one.elements):
+    for sample in sorted(filter(_is_image, cell.fixed), key=lambda one: one.elements)[: amount.tried]:
         dims = sample.input.dim()
         if (
             dims not in found
