@@ -20,8 +20,9 @@ from conformance.suites.operators.judge.cells import Cell
 
 #: Numbers from 9940 on are no numbers of other samples.
 _NUMBER: Final = 9940
-#: The square root of the spacing of the dtype's numbers, which bounds every sum of these sizes, and no lost column.
-_ROOT: Final = 0.5
+#: The cube root of the spacing of the dtype's numbers is far above every rounding at these sizes, also that of products
+#: of fewer bits, and far below what a lost column makes.
+_ROOT: Final = 1 / 3
 
 #: What has orthonormal columns in a result, and the matrix that the result is a factorisation of.
 Parts = Callable[[Any], tuple[list[torch.Tensor], torch.Tensor]]
