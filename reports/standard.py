@@ -18,10 +18,10 @@ def standard_ids() -> frozenset[str]:
     return frozenset(f"{name}[{axes}]" if axes else name for name, rows in chosen.items() for axes in rows)
 
 
-@cache
-def standard_families() -> frozenset[str]:
-    """Return the names of the families of inputs that an operator's case has in this profile."""
-    return frozenset(_read()["families"])
+def standard_families(id: str) -> frozenset[str]:
+    """Return the names of the families of inputs that an operator's case has in this profile, by its axes."""
+    families: dict[str, list[str]] = _read()["families"]
+    return frozenset(families.get(id.partition("[")[2].removesuffix("]"), ()))
 
 
 @cache

@@ -141,7 +141,7 @@ class Bench:
         if early:
             return early
         checker = Checker()
-        checker.families = standard_families() if standard else None
+        checker.families = standard_families(case_id) if standard else None
         given = {"accelerator": self.accelerator, "device": self.device, "declaration": self.declaration}
         error = _end_of(entry, nullcontext, **given, check=checker, pytestconfig=_Options(self._name))
         seen = observe_body(error, checker, self.accelerator, generated=_is_generated(entry))

@@ -55,7 +55,7 @@ _PLANTED = {
     ("wide_neighbours.wide_neighbours", "float64-inference"),
 }
 #: What a fault is still worth once one place sees it: a fault like it may be seen by another place alone.
-_AGAIN = 0.4
+AGAIN = 0.4
 #: Weight of a reported bug beside that of a generated fault.
 _REPORTED = 3.0
 
@@ -130,7 +130,7 @@ def keep(costs: Mapping[Place, float], faults: Sequence[tuple[Seen, float]], bud
     for place in kept:
         del seeing[place]
     spent = sum(costs[place] for place in kept)
-    worth = [weight * _AGAIN ** len(seen & kept) for seen, weight in faults]
+    worth = [weight * AGAIN ** len(seen & kept) for seen, weight in faults]
 
     def per_second(place: Place) -> float:
         return sum(worth[number] for number in seeing[place]) / max(costs[place], _LEAST)
@@ -142,7 +142,7 @@ def keep(costs: Mapping[Place, float], faults: Sequence[tuple[Seen, float]], bud
         kept.add(best)
         spent += costs[best]
         for number in seeing.pop(best):
-            worth[number] *= _AGAIN
+            worth[number] *= AGAIN
     return kept
 
 

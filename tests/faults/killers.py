@@ -31,13 +31,14 @@ from . import corpus, forks, population, recording
 from .fault import Fault, Hits
 from .judging import candidates, cases_of_callers, shown_by_calls
 from .liveness import armed
+from .overloads import operator_of
 from .reported import run as reported
 from .reported.results import bugs
 
 #: The samples of the database, which every cell has beside its families.
 SAMPLES = "samples"
 #: Cases that each fault goes through, and seconds of processor time for all of them and for one.
-MOST, _SECONDS, _DEADLINE = 16, 25.0, 20.0
+MOST, _SECONDS, _DEADLINE = 24, 40.0, 20.0
 
 #: A fault: its id, how a device is broken by it, and the cases that it meets.
 Task = tuple[str, Callable[[Any], AbstractContextManager[Any]], list[str]]
@@ -118,12 +119,25 @@ def _drawn(drawn: Sequence[str], draws: int, seed: str, jobs: int, *, only_new: 
     faults = population.drawn(drawn, draws, seed, found, known.inputs)
     shown = shown_by_calls(faults, "sim", found, known, jobs, print)
     chosen = [fault for fault in faults if shown[fault].live]
-    wide = [id for id in bench.plan("operators") if id not in found.cases]
-    meeting = [
-        (fault, own) for fault in chosen if (own := [*_in_its_dtype(fault, found, wide), *candidates(fault, found)[0]])
-    ]
+    own_plan = bench.plan("operators")
+    wide = [id for id, entry in own_plan.items() if id not in found.cases and entry.case.in_reference]
+    meeting = [(fault, own) for fault in chosen if (own := _meeting(fault, found, wide))]
     print(f"{len(chosen)} of {len(faults)} faults are live, {len(meeting)} meet a case", flush=True)
     return [(fault.id, partial(_armed, fault), own[:MOST]) for fault, own in meeting]
+
+
+def _meeting(fault: Fault, found: recording.Map, wide: Sequence[str]) -> list[str]:
+    """Return the cases that a fault may meet, in all dtypes, by chance but for those of its dtype and its name first.
+
+    The map has few dtypes: of the cases that it leaves out, those of the same operators may meet the fault.
+    """
+    mapped = candidates(fault, found)[0]
+    others = cases_of_callers(fault, found, wide) if mapped else []
+    own = sorted({*mapped, *others})
+    random.Random(fault.id).shuffle(own)
+    name = operator_of(fault.target).partition("::")[2]
+    own.sort(key=lambda id: name not in id.partition("[")[0].split("."))
+    return [*dict.fromkeys([*_in_its_dtype(fault, found, wide), *own])]
 
 
 def _in_its_dtype(fault: Fault, found: recording.Map, wide: Sequence[str]) -> list[str]:

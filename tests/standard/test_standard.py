@@ -17,7 +17,7 @@ from conformance.suites.operators.inputs.families import families
 from tests.acceptance.running import run
 from tests.faults.families import keep
 from tests.faults.families import text as left_text
-from tests.standard.choose import Cover, claim, text
+from tests.standard.choose import Cover, claim, in_order, kills_with, text
 
 #: A case of an operator, and a selector of calls that the profile leaves out.
 CELL, CALL = "operators.hypot[float32-inference]", "{arrangement=lazy}"
@@ -109,17 +109,41 @@ def test_a_cover_takes_nothing_that_kills_nothing_more() -> None:
     assert cover.chosen == {"a.one"}
 
 
-def test_the_file_names_ids_by_their_axes() -> None:
-    written = text(["b.x[int8]", "a.y", "b.x[float32]"], ["one.one", "a.a"])
+def test_a_family_is_chosen_in_the_cells_where_it_kills_most_per_second() -> None:
+    seconds = {"int8": {"samples": 9.0, "a.a": 4.0, "b.b": 4.0}, "bool": {"samples": 9.0, "a.a": 1.0}}
+    reds = [
+        {"operators.x[int8]": ["samples"], "operators.x[bool]": ["a.a"]},  # the samples see it
+        {"operators.x[int8]": ["a.a", "b.b"], "operators.x[bool]": ["a.a"]},
+        {"operators.y[int8]": ["a.a", "b.b"]},
+        {"foreach.add[int8]": ["samples"], "operators.z[int8]": ["b.b"]},
+    ]
+    rows = [{"reds": row} for row in reds]
 
-    assert written == '{"cases":{"a.y":[""],"b.x":["float32","int8"]},"families":["a.a","one.one"]}'
+    # After the first, the second kills one fault and 0.4 of another in four seconds, the third only that part.
+    assert list(in_order(rows, seconds)) == [("a.a", "bool"), ("b.b", "int8"), ("a.a", "int8")]
+    killed = [row["reds"] for row in kills_with([("a.a", "bool")], rows)]
+    assert killed == [["operators.x[int8]", "operators.x[bool]"], ["operators.x[bool]"], [], ["foreach.add[int8]"]]
+
+
+def test_the_file_names_ids_by_their_axes() -> None:
+    written = text(["b.x[int8]", "a.y", "b.x[float32]"], [("one.one", "int8"), ("a.a", "int8")])
+
+    assert written == '{"cases":{"a.y":[""],"b.x":["float32","int8"]},"families":{"int8":["a.a","one.one"]}}'
 
 
 def test_every_family_is_one_of_the_suite() -> None:
     known = {family.name for mode in (Mode.INFERENCE, Mode.TRAINING) for family in families(mode)}
+    chosen = set().union(*(standard_families(id) for id in standard_ids()))
 
-    assert sorted(standard_families() - known) == []
-    assert standard_families() < known
+    assert chosen
+    assert sorted(chosen - known) == []
+
+
+def test_cells_have_the_families_of_their_own_axes() -> None:
+    few, many = (standard_families(f"operators.add[{axes}]") for axes in ("float64-inference", "float32-inference"))
+
+    assert many
+    assert few != many
 
 
 def test_operators_have_fewer_inputs_in_a_run_of_the_profile(tmp_path: Path) -> None:
