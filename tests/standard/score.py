@@ -57,7 +57,7 @@ def table() -> str:
     return (
         f"`standard` has {some:,} of {every:,} cases and {part} of {whole} worker-seconds on a CPU. "
         f"Faults drawn after the choice, with the seed {', '.join(f'`{seed}`' for seed in kept['seeds'])}, "
-        f"in {kept['map']:,} cases, of operators those in four dtypes:\n\n"
+        f"in {kept['map']:,} cases of all dtypes:\n\n"
         # Without the padding of tabulate: the pages have a limit.
         + "\n".join(f"| {' | '.join(map(str, row))} |" for row in (headers, ("---", *["--:"] * 4), *rows))
     )
