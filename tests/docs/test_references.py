@@ -67,6 +67,7 @@ OTHERS = {
     "--narrow",
     "--keep",
     "--measured",
+    "--of-profile",
     # that of conformance coverage
     # the benchmarks' and pip's
     "--record",
