@@ -78,12 +78,13 @@ class HealthCheck:
         if error is not None:
             traceback.clear_frames(error.__traceback__)
         gc.collect()
-        tries = 0
-        while not complaint.startswith(_WRONG_SUM) and tries < _LATE_ERRORS:
+        for _ in range(_LATE_ERRORS):
+            if complaint.startswith(_WRONG_SUM):
+                return False
             again = self.complaint()
             if again is None:
                 return True
-            complaint, tries = again, tries + 1
+            complaint = again
         return False
 
 

@@ -113,12 +113,11 @@ def candidates(fault: Fault, found: Map) -> tuple[list[str], list[str], bool]:
 
 def _promising(cases: list[tuple[float, str]], target: str) -> list[str]:
     """Return cases with their seconds in the order in which they are tried."""
-    name = operator_of(target).partition("::")[2]
-    named = [id for _, id in sorted(cases) if name in _subject(id).split(".")]
+    named = [id for _, id in sorted(cases) if is_named_after(target, id)]
     ranks: dict[str, int] = {}
     ranked = []
     for seconds, id in sorted(cases):
-        ranks[_subject(id)] = rank = ranks.get(_subject(id), 0) + 1
+        ranks[subject_of(id)] = rank = ranks.get(subject_of(id), 0) + 1
         ranked.append((rank, seconds, id))
     return standard_first(dict.fromkeys([*named, *(id for _, _, id in sorted(ranked))]))
 
@@ -128,7 +127,13 @@ def standard_first(cases: Iterable[str]) -> list[str]:
     return sorted(cases, key=lambda id: id not in standard_ids())
 
 
-def _subject(id: str) -> str:
+def is_named_after(target: str, id: str) -> bool:
+    """Return whether a case has the name of a fault's target."""
+    return operator_of(target).partition("::")[2] in subject_of(id).split(".")
+
+
+def subject_of(id: str) -> str:
+    """Return a case's id without its axes."""
     return id.partition("[")[0]
 
 
@@ -284,10 +289,9 @@ def cases_of_callers(fault: Fault, found: Map, cases: Sequence[str]) -> list[str
     for id, record in found.cases.items():
         met = fault.target in (record.nodes if fault.family == "F" else record.reached)
         if met and (record.own if fault.family == "F" else not callers.isdisjoint(record.own)):
-            subjects.add(_subject(id))
-    name = operator_of(fault.target).partition("::")[2]
-    chosen = [id for id in cases if _subject(id) in subjects]
-    return standard_first(sorted(chosen, key=lambda id: name not in _subject(id).split(".")))
+            subjects.add(subject_of(id))
+    chosen = [id for id in cases if subject_of(id) in subjects]
+    return standard_first(sorted(chosen, key=lambda id: not is_named_after(fault.target, id)))
 
 
 def _judge_more(task: tuple[Fault, list[str]], accelerator: str, send: forks.Send) -> None:

@@ -29,9 +29,8 @@ from tests.defects import bench
 
 from . import corpus, forks, population, recording
 from .fault import Fault, Hits
-from .judging import candidates, cases_of_callers, shown_by_calls
+from .judging import candidates, cases_of_callers, is_named_after, shown_by_calls
 from .liveness import armed
-from .overloads import operator_of
 from .reported import run as reported
 from .reported.results import bugs
 
@@ -119,8 +118,8 @@ def _drawn(drawn: Sequence[str], draws: int, seed: str, jobs: int, *, only_new: 
     faults = population.drawn(drawn, draws, seed, found, known.inputs)
     shown = shown_by_calls(faults, "sim", found, known, jobs, print)
     chosen = [fault for fault in faults if shown[fault].live]
-    own_plan = bench.plan("operators")
-    wide = [id for id, entry in own_plan.items() if id not in found.cases and entry.case.in_reference]
+    every = bench.plan("operators").items()
+    wide = [id for id, entry in every if id not in found.cases and entry.case.in_reference]
     meeting = [(fault, own) for fault in chosen if (own := _meeting(fault, found, wide))]
     print(f"{len(chosen)} of {len(faults)} faults are live, {len(meeting)} meet a case", flush=True)
     return [(fault.id, partial(_armed, fault), own[:MOST]) for fault, own in meeting]
@@ -131,19 +130,13 @@ def _meeting(fault: Fault, found: recording.Map, wide: Sequence[str]) -> list[st
 
     The map has few dtypes: of the cases that it leaves out, those of the same operators may meet the fault.
     """
-    mapped = candidates(fault, found)[0]
-    others = cases_of_callers(fault, found, wide) if mapped else []
-    own = sorted({*mapped, *others})
+    mapped, others = candidates(fault, found)[0], cases_of_callers(fault, found, wide)
+    dtypes = {word for word in DTYPES if re.search(rf"\b{word}\b", fault.detail + fault.place)}
+    in_its_dtype = [id for id in others if id.partition("[")[2].partition("-")[0] in dtypes]
+    own = sorted({*mapped, *others}) if mapped else []
     random.Random(fault.id).shuffle(own)
-    name = operator_of(fault.target).partition("::")[2]
-    own.sort(key=lambda id: name not in id.partition("[")[0].split("."))
-    return [*dict.fromkeys([*_in_its_dtype(fault, found, wide), *own])]
-
-
-def _in_its_dtype(fault: Fault, found: recording.Map, wide: Sequence[str]) -> list[str]:
-    """Return cases that the map leaves out, of the one dtype in which a fault acts."""
-    named = {word for word in DTYPES if re.search(rf"\b{word}\b", fault.detail + fault.place)}
-    return cases_of_callers(fault, found, [id for id in wide if id.partition("[")[2].partition("-")[0] in named])
+    own.sort(key=lambda id: not is_named_after(fault.target, id))
+    return [*dict.fromkeys([*in_its_dtype, *own])]
 
 
 def _armed(fault: Fault, device: Any) -> AbstractContextManager[Any]:

@@ -41,6 +41,7 @@ from conformance.reports.verdict import Outcome
 from conformance.suites.operators.inputs.families import left_to_deep
 from tests.faults import families
 from tests.faults.families import Place
+from tests.faults.judging import subject_of
 from tests.faults.killers import SAMPLES
 from tests.faults.pairs import collectives
 
@@ -148,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.of_profile is not None:
         measured = _as_first(measured, {case.id: case.seconds for case in load(options.of_profile).cases})
     passed = frozenset(case.id for case in report.cases if case.outcome is Outcome.PASS)
-    rows = [_of(row, passed) for path in options.killers for row in _rows(path)]
+    rows = [row for path in options.killers for row in _rows(path, passed)]
     every: families.Seconds = json.loads(options.families.read_text(encoding="utf-8"))
     seconds = {axes: {name: parts[name] for name in _of_cells(parts, axes)} for axes, parts in every.items()}
     suite = Suite(planned, measured, passed, seconds, [*_defects(), *_collectives(planned)])
@@ -176,12 +177,8 @@ def _as_first(whole: Mapping[str, float], of_profile: Mapping[str, float]) -> di
     more: Counter[str] = Counter()
     for id in of_profile.keys() & whole.keys():
         if not id.startswith("operators."):
-            more[_subject(id)] = max(more[_subject(id)], of_profile[id] - whole[id])
-    return {id: seconds + more[_subject(id)] for id, seconds in whole.items()}
-
-
-def _subject(id: str) -> str:
-    return id.partition("[")[0]
+            more[subject_of(id)] = max(more[subject_of(id)], of_profile[id] - whole[id])
+    return {id: seconds + more[subject_of(id)] for id, seconds in whole.items()}
 
 
 def _in_two(rows: Sequence[Row], fold: int) -> tuple[list[Row], list[Row]]:
@@ -234,17 +231,16 @@ class Suite:
         return Choice(cover, places)
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """Yield the faults with the families that see them in the ordinary tiers."""
+def _rows(path: Path, cases: Set[str]) -> Iterator[Row]:
+    """Yield the faults with the families that see them in the ordinary tiers, in some cases.
+
+    What fails on the CPU says nothing of a fault.
+    """
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        reds = {case: _of_cells(names, families.axes(case)) for case, names in row["reds"].items()}
+        known = {case: names for case, names in row["reds"].items() if case in cases}
+        reds = {case: _of_cells(names, families.axes(case)) for case, names in known.items()}
         yield {**row, "reds": {case: names for case, names in reds.items() if names}}
-
-
-def _of(row: Row, cases: Set[str]) -> Row:
-    """Return a fault with those of its killers that are among some cases: what fails on the CPU says nothing of it."""
-    return {**row, "reds": {case: names for case, names in row["reds"].items() if case in cases}}
 
 
 def _of_cells(names: Iterable[str], axes: str) -> list[str]:
@@ -311,10 +307,10 @@ def _add_generated(
     """Give every subject of an area the patterns of the faults drawn there. Of those ``drawn``, some kill nothing."""
     patterns: dict[str, Counter[frozenset[str]]] = defaultdict(Counter)
     for row in rows:
-        subjects = Counter(_subject(id) for id in row["reds"])
+        subjects = Counter(subject_of(id) for id in row["reds"])
         if subjects:
             subject = subjects.most_common(1)[0][0]
-            axes = frozenset(families.axes(id) for id in row["reds"] if _subject(id) == subject)
+            axes = frozenset(families.axes(id) for id in row["reds"] if subject_of(id) == subject)
             patterns[subject.partition(".")[0]][axes] += 1
     for area, found in patterns.items():
         weight = _GENERATED / drawn
@@ -339,7 +335,7 @@ def _subjects(planned: Mapping[str, PlannedCase], area: str) -> dict[str, set[st
     found: dict[str, set[str]] = defaultdict(set)
     for id, case in planned.items():
         if case.area == area and case.in_reference:
-            found[_subject(id)].add(families.axes(id))
+            found[subject_of(id)].add(families.axes(id))
     return found
 
 
@@ -387,7 +383,7 @@ def text(ids: Iterable[str], places: Iterable[Place]) -> str:
     """Return the file's text: the axes of the chosen cases by the ids without them, and the families by axes."""
     cases, of_axes = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for id in sorted(ids):
-        cases[_subject(id)].append(families.axes(id))
+        cases[subject_of(id)].append(families.axes(id))
     for name, axes in sorted(places):
         of_axes[axes].append(name)
     return json.dumps({"cases": cases, "families": of_axes}, separators=(",", ":"), sort_keys=True)

@@ -154,10 +154,10 @@ def _refusal(runner: Any, info: Any, sample: Call) -> Exception | None:
     """Return the exception that a call raises, also when its result is read; None if it is accepted."""
     try:
         value = runner(info.op, sample)
-        for leaf in tensors(value):
-            plain(leaf)  # a device that queues its work refuses when the values are read
     except Exception as raised:  # any exception is a refusal; its type is checked by the caller
-        return raised.with_traceback(None)  # its frames hold the result: see settled()
+        return raised
+    if (late := execution.settled(execution.Attempt(value)).error) is not None:
+        return late
     # A binary method returns NotImplemented for foreign operands; the interpreter turns that into a TypeError.
     return TypeError("NotImplemented") if value is NotImplemented else None
 

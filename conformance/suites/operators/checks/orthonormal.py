@@ -30,7 +30,11 @@ Parts = Callable[[Any], tuple[list[torch.Tensor], torch.Tensor]]
 
 def _singular(result: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
     left, values, right = result
-    right = right if type(result).__name__.endswith("linalg_svd") else right.mH
+    return _of_vectors_in_rows((left, values, right.mH))
+
+
+def _of_vectors_in_rows(result: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    left, values, right = result
     count = values.shape[-1]
     return [left, right.mH], (left[..., :count] * values.unsqueeze(-2).to(left.dtype)) @ right[..., :count, :]
 
@@ -45,7 +49,7 @@ def _triangular(result: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
 
 
 _PARTS: Final[dict[str, Parts]] = {
-    "linalg.svd": _singular,
+    "linalg.svd": _of_vectors_in_rows,
     "svd": _singular,
     "linalg.eigh": _eigen,
     "linalg.qr": _triangular,
@@ -71,8 +75,7 @@ def orthonormal(cell: Cell) -> None:
     if parts is None:
         return
     bound = float(torch.finfo(cell.dtype).eps) ** _ROOT
-    of_eigenvalues = parts is _eigen
-    for number, (what, matrix) in enumerate(_matrices(cell.dtype, square=of_eigenvalues)):
+    for number, (what, matrix) in enumerate(_matrices(cell.dtype, square=parts is _eigen)):
         sample = Call(_NUMBER + number, matrix, source=f"{what}, whose factors are open")
         factors, product = parts(execution.execute(cell.info.op, cell.on(sample)))
         for factor in map(plain, factors):

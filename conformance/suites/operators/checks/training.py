@@ -47,8 +47,9 @@ from . import derivatives, kernels
 
 #: Calls of a cell that are unusual in several ways: in the dtypes of models, and in the others.
 _UNUSUAL, _FEW_UNUSUAL = 4, 2
-#: Dimensions of a batch of vectors; as many calls with many batches, and tensors of one.
-_VECTORS = 2
+#: Least dimensions of an image: batch, channels and places. Most tensors of one that gets many batches, and numbers of
+#: dimensions for which there is such a call.
+_IMAGE, _TENSORS, _DIMS = 3, 2, 2
 #: Divides the elements of large samples for those of many batches.
 _FEWER = 4
 
@@ -208,30 +209,29 @@ def longer(cell: Cell) -> Iterator[Call]:
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE, once=True, fixed=True)
 def many_batches(cell: Cell) -> Iterator[Call]:
-    """Yield small images of two numbers of dimensions in more batches than a launch has blocks in y.
+    """Yield small images in more batches than a launch has blocks in y, for two numbers of dimensions.
 
-    Some operators have such sizes among those of models.
+    Operators that have sizes of models have such batches there.
     """
     name = cell.info.name
     if not name.startswith("nn.functional.") or model_sizes.has_sizes(cell.info) or facts(name).untrained:
         return
     amount = replace(cell.work.large, elements=cell.work.large.elements // _FEWER)
-    found: dict[int, Call] = {}
+    found: set[int] = set()
     for sample in sorted(filter(_is_image, cell.fixed), key=lambda one: one.elements)[: amount.tried]:
         dims = sample.input.dim()
-        if (
-            dims not in found
-            and len(found) < _VECTORS
-            and (made := list(large.batched(cell.info, [sample], cell.dtype, amount)))
-        ):
-            found[dims] = made[0].named(number=made[0].number + dims)
-            yield found[dims]
+        if dims in found or len(found) == _DIMS:
+            continue
+        if (made := next(large.batched(cell.info, [sample], cell.dtype, amount), None)) is not None:
+            found.add(dims)
+            yield made.named(number=made.number + dims)
 
 
 def _is_image(sample: Call) -> bool:
     """Return whether a sample's input has a batch, channels and places, and at most one tensor is beside it."""
     first = sample.input
-    return isinstance(first, torch.Tensor) and first.dim() > _VECTORS >= len(sample.tensors) and first.numel() > 0
+    is_image = isinstance(first, torch.Tensor) and first.dim() >= _IMAGE and first.numel() > 0
+    return is_image and len(sample.tensors) <= _TENSORS
 
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE)
