@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Fixtures of conformance.fixtures, which exist only in a run with an accelerator.
 _FIXTURES = ("accelerator", "device", "declaration", "case", "check", "rank", "world_size", "group", "shared_dir")
 
+#: How the threads of an operator wait for each other: they sleep. If they spin, they take the cores from each other:
+#: beside eight busy processes, the trainings of three models on two threads took 174 s in place of 24.
+_THREADS_WAIT = ("OMP_WAIT_POLICY", "PASSIVE")
 #: Variables of oneDNN and of PyTorch for how many kernels a process keeps for shapes that it has seen, and our number.
 #: Cases have many shapes: the usual 1,024 kernels take 300 MB, and few of them run again.
 _KERNEL_CACHES, _KERNELS_KEPT = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"), "64"
@@ -46,6 +49,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         # Operator cells record where they compute, and torch's profiler would print two lines for each recording.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        os.environ.setdefault(*_THREADS_WAIT)
         for name in _KERNEL_CACHES:
             os.environ.setdefault(name, _KERNELS_KEPT)
 

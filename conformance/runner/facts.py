@@ -17,10 +17,11 @@ from conformance.runner.context import AcceleratorUnderTest
 
 _PACKAGES = ("torch", "numpy", "scipy", "pytest", "pytest-xdist", "scikit-learn", "deepspeed", "triton")
 #: Environment variables that change results, or that load code, and the numbers of kernels that a process keeps. Those
-#: that choose one of several equal devices are not among them: the shards of a run have different ones.
+#: that choose one of several equal devices are not among them: the shards of a run have different ones. Nor is how
+#: threads wait for each other: it changes no result.
 _VARIABLES: Final = re.compile(
     r"(PYTEST|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|ATEN|CUDA|CUBLAS|CUDNN|NCCL|OMP|MKL|ONEDNN|DNNL|OPENBLAS|DS)_"
-    r"(?!.*(?:VISIBLE_DEVICES|CACHE(?!_CAPACITY)|XDIST|CURRENT_TEST|VERSION))[A-Z0-9_]+|LRU_CACHE_CAPACITY|"
+    r"(?!.*(?:VISIBLE_DEVICES|WAIT_POLICY|CACHE(?!_CAPACITY)|XDIST|CURRENT_TEST|VERSION))[A-Z0-9_]+|LRU_CACHE_CAPACITY|"
     r"PYTHON(PATH|OPTIMIZE|STARTUP|HASHSEED)|LD_PRELOAD|LD_LIBRARY_PATH"
 )
 _PRIVATE: Final = re.compile("TOKEN|KEY|SECRET|PASSW")

@@ -41,7 +41,7 @@ FORKED = str(Path(__file__).with_name("forked.py"))
 def main() -> int:
     """Serve until standard input ends. In a copy, return the status of its run."""
     # As the plugin sets them before a run imports torch.
-    os.environ.update(TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99")
+    os.environ.update(TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99", OMP_WAIT_POLICY="PASSIVE")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(sys.argv[1])
     listener.listen()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -169,3 +171,18 @@ def test_a_busy_machine_gets_more_tries(monkeypatch: pytest.MonkeyPatch) -> None
     answers = iter([fails] * (timing.BUSY_TRIES - 1) + [lambda: 7])
 
     assert timing.hold(lambda: next(answers)()) == 7
+
+
+@pytest.mark.parametrize(("own", "spins"), [(None, "0"), ("ACTIVE", "30000000000")])
+def test_threads_sleep_while_they_wait_unless_the_user_chooses_otherwise(
+    own: str | None, spins: str, tmp_path: Path
+) -> None:
+    (tmp_path / "test_computes.py").write_text("import torch\n\ndef test_computes():\n    torch.ones(9).sum()\n")
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    variables |= {"OMP_DISPLAY_ENV": "VERBOSE"} | ({"OMP_WAIT_POLICY": own} if own else {})
+    command = [sys.executable, "-m", "pytest", "--accelerator=cpu", "-n0", "test_computes.py"]
+
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
+
+    # GNU's OpenMP prints this when torch loads it. Without a policy, a thread spins 300,000 times.
+    assert f"GOMP_SPINCOUNT = '{spins}'" in done.stdout

@@ -21,6 +21,7 @@ LEFT_OUT = {
     "CUDA_CACHE_PATH": "/home/ada/cuda",
     "DS_ACCESS_TOKEN": "secret",
     "HOME": "/home/ada",
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
 
 
