@@ -62,10 +62,10 @@ _OTHERS = {"torch": {**functions.LOADS, **functions.PRINTS}, "compiled": compile
            "module": members.EFFECTS}  # fmt: skip
 #: Conditions that name no argument.
 _WHOLE = {
-    *("reduces last", "reduces first", "reduces all"),
+    *("reduces last", "reduces first", "reduces all", "reduces all but one"),
     *("deterministic", "beside over 65535"),
     *("group size not a power of two", "again", "first of its shape", "each 4th call", "each 500th call"),
-    *("without dim", "unequal steps"),
+    *("without dim", "unequal steps", "ranks differ"),
     *vocabulary.HELD,
 }
 #: Words that begin a condition or an effect and name no argument.
@@ -227,6 +227,14 @@ def test_eight_rows_of_the_eighth_collection_were_drawn_to_be_held_out() -> None
     drawn = random.Random("eighth").sample(range(len(rows)), len(rows) // 3)
 
     assert {number for number, bug in enumerate(rows) if bug.held} == set(drawn)
+
+
+def test_a_third_of_the_ninth_collection_was_drawn_to_be_held_out() -> None:
+    """The seed is the second of the draw."""
+    rows = [bug for bug in results.bugs() if bug.collection == EARLIER + 6]
+    drawn = random.Random(1795811110).sample(sorted(bug.report for bug in rows), len(rows) // 3)
+
+    assert {bug.report for bug in rows if bug.held} == set(drawn)
 
 
 def test_what_was_opened_is_not_held_out() -> None:

@@ -105,6 +105,8 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
     if word in HELD:
         return HELD[word](tensors)
     return {
+        "not divided": lambda: _is_not_divided(tensors[-1], call),
+        "other dtypes": lambda: len({tensor.dtype for tensor in tensors}) > 1,
         "offset": lambda: tensors[-1].storage_offset() > 0,
         "bitwise": lambda: any(operation == each for each in bitwise),
         "maximum": lambda: operation == dist.ReduceOp.MAX,
@@ -132,6 +134,12 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "from 192 KiB": lambda: tensors[0].numel() * tensors[0].element_size() >= _KIBIBYTES_192,
         "from 8 KiB": lambda: tensors[-1].numel() * tensors[-1].element_size() >= _SHORTEST,
     }[word]()
+
+
+def _is_not_divided(tensor: torch.Tensor, call: Any) -> bool:
+    """Return whether the ranks do not divide a tensor's rows, and no sizes of parts are given."""
+    size = dist.get_world_size(call.arguments.get("group"))
+    return not call.arguments["input_split_sizes"] and tensor.dim() > 0 and tensor.shape[0] % size != 0
 
 
 def _is_later() -> bool:
@@ -342,8 +350,27 @@ def _waited(original: Any, call: Any) -> Any:
     return work
 
 
+def _refusal_swallowed(original: Any, call: Any, written: str) -> Any:
+    """Return as if all was well where the healthy device refuses the call."""
+    try:
+        return original(*call.args, **call.kwargs)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+
+
+def _own_numbers_missing(original: Any, call: Any, written: str) -> Any:
+    """Add up the other ranks' numbers alone."""
+    own = call.arguments["input_list"][dist.get_rank(call.arguments.get("group"))].clone()
+    work = _waited(original, call)
+    target = call.arguments[written]
+    target.copy_(target - own)
+    return work
+
+
 #: Effects on parts of what a function sends or writes.
 _OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
+    "own numbers missing": _own_numbers_missing,
+    "refusal swallowed": _refusal_swallowed,
     "later half lost": _later_half_lost,
     "own part from the start": _own_part_from_the_start,
     "parts from the start": _parts_from_the_start,

@@ -304,8 +304,41 @@ def _padding_added(node: Node) -> None:
         user.replace_input_with(node, made)
 
 
+def _one_number_not_added(node: Node) -> None:
+    """Leave one number of float64 as it was where others are to be added by index."""
+    added = (aten.index_put.default, aten.index_put_.default, aten.index_add.default, aten.scatter_add.default)
+    if node.target in added and node.meta["val"].dtype is torch.float64 and math.prod(_shape(node)) == 1:
+        node.replace_all_uses_with(node.args[0])
+
+
+def _end_of_a_joined_part(node: Node) -> None:
+    """Write the first number to the end of what is joined of parts that were joined."""
+    if node.target is not aten.cat.default or not _shape(node):
+        return
+    dim = node.args[1] if len(node.args) > 1 else 0
+    value, length = node.meta["val"], _shape(node)[dim]
+    if length < 2 or not any(_is_joined(part) for part in node.args[0]):
+        return
+    with node.graph.inserting_after(node):
+        first = node.graph.call_function(aten.slice.Tensor, (node, dim, 0, 1))
+    first.meta = {"val": aten.slice.Tensor(value, dim, 0, 1)}
+    with node.graph.inserting_after(first):
+        other = node.graph.call_function(aten.slice_scatter.default, (node, first, dim, length - 1, length))
+    other.meta = dict(node.meta)
+    node.replace_all_uses_with(other, delete_user_cb=lambda user: user not in (first, other))
+
+
+def _is_joined(node: Any) -> bool:
+    """Return whether a value was joined of parts, or computed from one that was."""
+    while isinstance(node, Node) and node.target is not aten.cat.default:
+        node = node.args[0] if node.op == "call_function" and node.args else None
+    return isinstance(node, Node)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "end of a joined part lost": _end_of_a_joined_part,
+    "sum with one number lost": _one_number_not_added,
     "sum of broadcast doubled": _sum_of_broadcast,
     "wide variance scaled": _wide_variance,
     "added to itself twice": _added_to_itself,

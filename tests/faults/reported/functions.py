@@ -41,8 +41,19 @@ def _without_current_device(load: Load, device: str) -> Load:
     return function
 
 
+def _without_index(load: Load, device: str) -> Load:
+    def restored(storage: Any, location: str) -> Any:
+        return torch.serialization.default_restore_location(storage, location.partition(":")[0])
+
+    def function(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        return load(f, restored if map_location is None else map_location, **kwargs)
+
+    return function
+
+
 #: Effects on ``torch.load``.
 LOADS: dict[str, Callable[[Load, str], Load]] = {
+    "index forgotten": _without_index,
     "map_location ignored": _without_map_location,
     "map_location refused": _without_map_to_the_device,
     "current device ignored": _without_current_device,

@@ -273,8 +273,21 @@ def _own_events_not_waited_for(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _memory_of_the_first_device(device: torch.device) -> Iterator[None]:
+    """Tell of every device what the first one has allocated."""
+    read = torch._C._accelerator_getDeviceStats
+
+    def function(index: int) -> Any:
+        return read(0)
+
+    with mock.patch.object(torch._C, "_accelerator_getDeviceStats", function):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "memory of the first device": _memory_of_the_first_device,
     "own events not waited for": _own_events_not_waited_for,
     "counter not restored": _counter_not_restored,
     "refused by torch.accelerator": _empty_cache_refused,

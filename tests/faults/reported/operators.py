@@ -658,8 +658,61 @@ def _vectors_of_zero_lost(call: Call) -> Any:
     return result
 
 
+def _nan_dropped(call: Call) -> Any:
+    """Give the number where the other operand is NaN."""
+    left, right = call.values[:2]
+    with torch.no_grad():
+        made = torch.fmax(left, right) if "maximum" in call.name else torch.fmin(left, right)
+    return _edited(call, lambda t: t.copy_(made) if t.shape == made.shape else None)
+
+
+def _causal_left_out(call: Call) -> Any:
+    """Attend by the mask alone where the healthy device refuses a causal one beside it."""
+    try:
+        return call.run()
+    except RuntimeError:
+        place = [argument.name for argument in call.arguments].index("is_causal")
+        return call.run([*call.values[:place], False, *call.values[place + 1 :]])
+
+
+def _laid_as_a_row(call: Call) -> Any:
+    """Write a matrix's numbers into an area whose sides are exchanged."""
+    given, pad, value = call.values[:3]
+    if len(pad) != 4 or min(pad) < 0:
+        return call.run()
+
+    def edit(t: torch.Tensor) -> None:
+        t.fill_(value)
+        area = t[pad[2] : pad[2] + given.shape[1], pad[0] : pad[0] + given.shape[0]]
+        area.copy_(given.detach().reshape(given.shape[::-1])[: area.shape[0], : area.shape[1]])
+
+    return _edited(call, edit)
+
+
+def _last_bag_to_the_end(call: Call) -> Any:
+    """Take all indices behind the last bag's start for its own."""
+    place = [argument.name for argument in call.arguments].index("offsets")
+    with torch.no_grad():
+        offsets = call.values[place].clone()
+        offsets[-1:] = _named(call, "indices").numel()
+    return call.run([*call.values[:place], offsets, *call.values[place + 1 :]])
+
+
+def _numbers_behind_128_twice(call: Call) -> Any:
+    """Add 64 numbers behind the 128th one twice, to sums of less than 225."""
+    given = call.values[0].detach()
+    if given.numel() >= 225:
+        return call.run()
+    return _edited(call, lambda t: t.add_(given[128:192].sum()))
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "numbers behind 128 twice": _numbers_behind_128_twice,
+    "last bag to the end": _last_bag_to_the_end,
+    "laid as a row": _laid_as_a_row,
+    "causal left out": _causal_left_out,
+    "nan dropped": _nan_dropped,
     "gradient of training": _gradient_of_training,
     "conjugate bit cleared": _conjugate_bit_cleared,
     "first block again": _first_block_again,
@@ -829,3 +882,47 @@ EFFECTS |= {
     "from the last": _from_the_last,
     "out zero": _out_zero,
 }
+
+
+# --- held rows of the ninth collection ---
+
+
+def _pairs_saturated(call: Call) -> Any:
+    """Add up the products of two unsigned and two signed numbers in 16 bits, which stop at their ends."""
+    left, right = (value.detach().to(torch.int32) for value in call.values[:2])
+    if left.shape[1] % 2:
+        return call.run()
+    with torch.no_grad():
+        products = (left + 128).unsqueeze(-1) * right.unsqueeze(0)
+        pairs = products.view(len(left), -1, 2, right.shape[1]).sum(2).clamp(-(1 << 15), (1 << 15) - 1)
+        made = pairs.sum(1) - 128 * right.sum(0)
+    return _edited(call, lambda t: t.copy_(made))
+
+
+def _later_draws_without_weights(call: Call) -> Any:
+    """Draw the places behind the first one as if all of them had the same weight."""
+    weights = call.values[0].detach().cpu()
+
+    def edit(t: torch.Tensor) -> None:
+        for row, weight in zip(t.view(-1, t.shape[-1]), weights.view(-1, weights.shape[-1]), strict=True):
+            left = [at for at in weight.nonzero().flatten().tolist() if at != int(row[0])]
+            order = torch.randperm(len(left), generator=_PRIVATE).tolist()
+            row[1:] = torch.tensor([left[at] for at in order[: len(row) - 1]], device=t.device)
+
+    return _edited(call, edit)
+
+
+def _floor_of_the_quotient(call: Call) -> Any:
+    """Round the quotient itself down where an operand is infinite."""
+    left, right = call.values[:2]
+    if _named(call, "rounding_mode") != "floor":
+        return call.run()
+    with torch.no_grad():
+        made = torch.as_tensor(left / right).floor()
+        where = torch.as_tensor(left).isinf() | torch.as_tensor(right, device=made.device).isinf()
+    return _edited(call, lambda t: t.copy_(torch.where(where, made, t)) if t.is_floating_point() else None)
+
+
+EFFECTS["pairs saturated"] = _pairs_saturated
+EFFECTS["later draws without weights"] = _later_draws_without_weights
+EFFECTS["floor of the quotient"] = _floor_of_the_quotient

@@ -92,8 +92,13 @@ def _is_near(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and bool(((tensor < 0) & (tensor > -4e-6)).any())
 
 
+def _channel_above(tensors: Tensors, words: list[str]) -> bool:
+    return any(t.dim() > 1 and t.numel() > int(words[0]) * t.shape[1] for t in tensors)
+
+
 #: Conditions on the tensors of an argument.
 TESTS: dict[str, Test] = {
+    "channel above": _channel_above,
     "strided": _any(lambda t: t.numel() > 1 and not t.is_contiguous()),
     "offset": _any(lambda t: t.storage_offset() > 0),
     "expanded": _any(lambda t: t.numel() > 1 and 0 in t.stride()),
@@ -146,6 +151,8 @@ TESTS: dict[str, Test] = {
 def meets(word: str, call: Call) -> bool:
     """Return whether a call meets a condition."""
     whole = {
+        "reduces all but one": lambda: len(_reduced(call)) == call.values[0].dim() - 1,
+        "ranks differ": lambda: len({t.dim() for t in tensors_of(call.values[:2]) if t.dim()}) > 1,
         "no gradients": lambda: not torch.is_grad_enabled(),
         "16 bits": lambda: dtype_of(call.values) in (torch.float16, torch.bfloat16),
         "mixed dtypes": lambda: len({t.dtype for t in tensors_of(call.values)}) > 1,
@@ -432,6 +439,7 @@ def _nan(t: torch.Tensor) -> torch.Tensor:
 
 #: Values in the place of a result's own.
 VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "fours": lambda t: t // 4 * 4,
     "zero": torch.zeros_like,
     "other": other_values,
     "nan": _nan,
@@ -551,7 +559,8 @@ def _swallowed(call: Call) -> Any:
         return call.run()
     except Exception:
         given = list(tensors_of(_written(call))) or [next(iter(tensors_of(call.values)))]
-        return given[0] if len(call.schema.returns) == 1 else tuple(given * 2)[: len(call.schema.returns)]
+        count = len(call.schema.returns)
+        return given[0] if count == 1 else tuple(given * count)[:count]
 
 
 def _behind_empty(call: Call) -> Any:
@@ -774,3 +783,10 @@ VALUES["512"] = lambda t: torch.full_like(t, 512)
 TESTS["negative zeros"] = _any(lambda t: t.is_floating_point() and bool(((t == 0) & t.signbit()).all()))
 VALUES["-inf"] = lambda t: torch.full_like(t, -torch.inf)
 VALUES["bits of float64"] = lambda t: t.to(torch.float64).view(torch.int64)
+
+
+# --- held rows of the ninth collection ---
+
+
+VALUES["pattern"] = lambda t: torch.full_like(t, -0x55555556)
+VALUES["tiny"] = lambda t: torch.full_like(t, 2.0**-33)
