@@ -230,9 +230,10 @@ def test_eight_rows_of_the_eighth_collection_were_drawn_to_be_held_out() -> None
 
 
 def test_a_third_of_the_ninth_collection_was_drawn_to_be_held_out() -> None:
-    """The seed is the second of the draw."""
+    """The seed is the second of the draw. One row was taken out then: gloo takes the call that NCCL is to refuse."""
     rows = [bug for bug in results.bugs() if bug.collection == EARLIER + 6]
-    drawn = random.Random(1795811110).sample(sorted(bug.report for bug in rows), len(rows) // 3)
+    every = sorted([*(bug.report for bug in rows), "pytorch/pytorch#101380"])
+    drawn = random.Random(1795811110).sample(every, len(every) // 3)
 
     assert {bug.report for bug in rows if bug.held} == set(drawn)
 

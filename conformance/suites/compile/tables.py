@@ -119,6 +119,12 @@ def _reduced_by_index(operands: Operands, reduction: str) -> torch.Tensor:
     return (operands.halves / 8).scatter_reduce(0, index, operands.halves.flip(1), reduction)
 
 
+def _one_by_index(operands: Operands, dtype: torch.dtype) -> torch.Tensor:
+    """Return one number to which others were added by index, with a factor."""
+    given = operands.halves[2, :3].to(dtype)
+    return given.new_zeros(1).index_add(0, operands.index[:3] * 0, given, alpha=2) + 1
+
+
 #: Lengths at which running results end: groups of threads hold a power of two.
 _LENGTHS = (65, 100, 129, 257, 1025, _ROW)
 
@@ -269,6 +275,9 @@ WRITING: tuple[Row, ...] = (
     ("writes at negative indices", "index_put", "float32", lambda o: _written(o.halves, o.index)),
     ("sums at negative indices", "index_put", "float32",
      lambda o: o.halves.index_put((o.index,), o.halves, accumulate=True)),
+    # In float32, inductor 2.13 does not write the graph on the host.
+    *((f"one number of {dtype} by index", "index_add", dtype, partial(_one_by_index, dtype=getattr(torch, dtype)))
+      for dtype in ("float64", "int64")),
 )  # fmt: skip
 
 #: Exact functions of computed values, each of several operators that a compiler joins. The place of the smallest truth

@@ -105,7 +105,6 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
     if word in HELD:
         return HELD[word](tensors)
     return {
-        "not divided": lambda: _is_not_divided(tensors[-1], call),
         "other dtypes": lambda: len({tensor.dtype for tensor in tensors}) > 1,
         "offset": lambda: tensors[-1].storage_offset() > 0,
         "bitwise": lambda: any(operation == each for each in bitwise),
@@ -134,12 +133,6 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "from 192 KiB": lambda: tensors[0].numel() * tensors[0].element_size() >= _KIBIBYTES_192,
         "from 8 KiB": lambda: tensors[-1].numel() * tensors[-1].element_size() >= _SHORTEST,
     }[word]()
-
-
-def _is_not_divided(tensor: torch.Tensor, call: Any) -> bool:
-    """Return whether the ranks do not divide a tensor's rows, and no sizes of parts are given."""
-    size = dist.get_world_size(call.arguments.get("group"))
-    return not call.arguments["input_split_sizes"] and tensor.dim() > 0 and tensor.shape[0] % size != 0
 
 
 def _is_later() -> bool:

@@ -9,6 +9,7 @@ scales them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +38,8 @@ _ODD = 1.2345678
 _INF = float("inf")
 #: Numbers of a draw in which something rare occurs.
 _MANY = 100_003
+#: Places of which numbers of float16 reach few, and standard errors that a share of so many draws does not exceed.
+_MANY_PLACES, _SIGMAS = 200_003, 7.0
 #: A prime beyond 2^12, with numbers behind it.
 _LONG = 4159
 #: Input, other arguments and keywords of a call.
@@ -104,6 +107,8 @@ def forms_of_draws(cell: Cell) -> None:
             drawn = _seeded(cell, sample, seed).sort(-1).values
             distinct = bool((drawn.diff() > 0).all() and drawn[:, 0].min() >= 0 and drawn[:, -1].max() < _PLACES)
             cell.judge.claim(sample, distinct, "places are drawn twice, or do not exist")
+        if cell.dtype is torch.float32:
+            _check_many_places(cell)
     if cell.info.full_name == "nn.functional.dropout":
         image = (torch.arange(2 * 3 * 4 * 6) % 61 + 1).to(cell.dtype).view(2, 3, 4, 6)
         sample = Call(_FORM_NUMBER, image, (_HALF, True), source="dropout of an image")
@@ -129,6 +134,19 @@ def wide_draws(cell: Cell) -> None:
         spread = bool(drawn.min() < 0.05 and drawn.max() > 0.95)
         cell.judge.claim(sample, spread, "the numbers do not reach both ends of the range")
         cell.judge.claim(sample, len(set(last.tolist())) > _FEW // 4, "the last 8 bits of most numbers are the same")
+
+
+def _check_many_places(cell: Cell) -> None:
+    """Check that draws reach all of many places: as many as expected are a multiple of 2, of 4, and so on."""
+    for replacement in (True, False):
+        sample = Call(_FORM_NUMBER, torch.ones(_MANY_PLACES), (_LONG, replacement), source="draws among many places")
+        drawn = _seeded(cell, sample, 1)
+        cell.judge.claim(sample, int(drawn.max()) > _MANY_PLACES - _MANY, "no place is behind the first half")
+        for factor in (2, 4, 8, 16, 3):
+            share, due = float((drawn % factor == 0).double().mean()), 1 / factor
+            errors = abs(share - due) / math.sqrt(due * (1 - due) / _LONG)
+            said = f"{share:.1%} of the places are multiples of {factor}: {errors:.1f} standard errors from {due:.1%}"
+            cell.judge.claim(sample, errors <= _SIGMAS, said)
 
 
 def _seeded(cell: Cell, sample: Call, seed: int) -> torch.Tensor:

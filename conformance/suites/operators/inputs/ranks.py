@@ -1,4 +1,4 @@
-"""Calls with one dimension more, with one less, with none, and of one row; and calls with one tensor in two places.
+"""Calls with one dimension more, with one less, with none, with five, and of one row; and with one tensor twice.
 
 The database has few numbers of dimensions for most operators, and a tensor of its own in each place.
 """
@@ -14,20 +14,21 @@ import torch
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.classes import is_elementwise
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
 from . import arrangements, variants
-from .comparing import check_with_forms
+from .comparing import check_call, check_with_forms
 from .families import Stage, source
 from .kinds import of_other_sizes, unlike
 
 #: Numbers from 9640 on are no numbers of other samples.
-_NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR = 9640, 9653, 9659, 9939
+_NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR, _FIVE = 9640, 9653, 9659, 9939, 9940
 #: Samples of an operator with unlike arguments or numbers of dimensions.
 _SAMPLES = 5
-#: Dimensions of what has rows.
-_MATRIX = 2
+#: Dimensions of what has rows, and of a batch of videos.
+_MATRIX, _VIDEOS = 2, 5
 
 
 def _raised(tensor: torch.Tensor) -> torch.Tensor:
@@ -83,6 +84,27 @@ def _changed(sample: Call, change: Callable[[torch.Tensor], torch.Tensor], *, fi
         return change(value.detach())
 
     return sample.with_arguments(mapped(sample.arguments, leaf))
+
+
+@source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.float16, torch.bfloat16, torch.int64), fixed=True)
+def five_dimensions(cell: Cell) -> Iterator[Call]:
+    """Yield a sample of a function of elements with five dimensions in these dtypes: each may have kernels of its own.
+
+    ``ranks`` has one dtype.
+    """
+    sample = of_other_sizes(cell) if is_elementwise(cell.info) else None
+    if sample is None or len({tensor.shape for tensor in sample.tensors}) > 1 or not sample.input.numel():
+        return
+    given = _changed(sample, _to_five, first_alone=False)
+    if given.input.dim() == _VIDEOS and host_call(cell.info.op, given).comparable:
+        yield replace(given, number=_FIVE, source="five dimensions")
+
+
+def _to_five(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with more rows until it has five dimensions."""
+    while tensor.dim() < _VIDEOS:
+        tensor = _raised(tensor)
+    return tensor
 
 
 def _into_gaps(cell: Cell, sample: Call) -> None:

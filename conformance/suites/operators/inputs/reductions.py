@@ -1,4 +1,4 @@
-"""Reductions over each kind of dimensions, of five of them, for values of one sign.
+"""Reductions over each kind of dimensions, of five of them, for values of one sign, and of vectors of many lengths.
 
 The database's tensors have at most three dimensions and values of both signs. A kernel that keeps the padding of a
 tile, begins with a number of its own, or reduces a fixed number of dimensions is right for these.
@@ -9,25 +9,28 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_a
+from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
 from .comparing import check_call
 from .families import source
 
-#: Numbers from 9680 on are no numbers of other samples.
-_NUMBER = 9680
+#: Numbers from 9680 and 9945 on are no numbers of other samples.
+_NUMBER, _VECTOR = 9680, 9945
 _SHAPE = (2, 3, 1, 2, 5)
 #: Fewer dimensions, each of which may have a kernel of its own.
 _FEWER = (2, 3, 4)
 #: Reductions along one dimension that the database does not count among its reductions.
 _ALONG_ONE = frozenset(("max.reduction_with_dim", "min.reduction_with_dim", "logsumexp", "aminmax"))
+#: Lengths of vectors behind the ends of a warp and of blocks, and between them.
+_LENGTHS: Final = (33, 65, 100, 129, 200, 257, 400, 513)
 #: The only one without ``keepdim``.
 _WITHOUT_KEEPDIM = "count_nonzero"
 
@@ -50,6 +53,21 @@ def reductions(cell: Cell) -> Iterator[Call]:
         given = _values(cell.dtype, negative=True)[(0,) * (len(_SHAPE) - dims)]
         said = f"values of one sign in {dims} dimensions"
         yield Call(_NUMBER + order, given, (), {"dim": min(dim, dims - 1), **kept}, source=said)
+
+
+@source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.int64), fixed=True)
+def vectors(cell: Cell) -> Iterator[Call]:
+    """Yield vectors of some lengths that are reduced as a whole: what is left behind a block has code of its own."""
+    along_one = cell.info.full_name in _ALONG_ONE
+    if not along_one and not is_a(cell.info, "ReductionOpInfo"):
+        return
+    for order, length in enumerate(_LENGTHS):
+        steps = torch.arange(length) * 29 % length
+        # Sums and products of these are numbers of float32, and the largest one is there once.
+        values = 1 + steps / 1024 if cell.dtype.is_floating_point else steps % 3 + 1
+        given = Call(_VECTOR + order, values.to(cell.dtype), (), {"dim": 0} if along_one else {}, source="one vector")
+        if host_call(cell.info.op, given).comparable:
+            yield given
 
 
 def _values(dtype: torch.dtype, *, negative: bool) -> torch.Tensor:

@@ -6,9 +6,10 @@ writes other memory for these.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -27,6 +28,14 @@ from .kinds import of_other_sizes
 _NUMBER = 9850
 #: Dimensions of a matrix.
 _MATRIX = 2
+#: Numbers at the two ends of the last dimension and of the one before, by the full name of an operator that pads, and
+#: by the shape of a column or a row. The database pads no matrix along both dimensions.
+_PADS: Final = {
+    "nn.functional.pad.constant": {(4, 1): (2, 1, 1, 1), (1, 4): (1, 1, 2, 1), (2, 4, 1): (1, 2, 1, 1)},
+    "nn.functional.pad.replicate": {(2, 4, 1): (2, 1, 1, 1), (2, 1, 4): (1, 1, 2, 1)},
+    "nn.functional.pad.circular": {(2, 4, 1): (1, 1, 2, 1), (2, 1, 4): (1, 2, 1, 1)},
+    "nn.functional.pad.reflect": {(2, 4, 1): (0, 0, 2, 1), (2, 1, 4): (1, 2, 0, 0)},
+}
 
 
 def _compare(cell: Cell, sample: Call) -> None:
@@ -43,10 +52,14 @@ def widths_of_one(cell: Cell) -> Iterator[Call]:
 
     A matrix has its turn too where the sample has more dimensions, as kernels often take other ways for it.
     """
-    sample = of_other_sizes(cell)
+    sample, number = of_other_sizes(cell), _NUMBER
+    for shape, pads in _PADS.get(cell.info.full_name, {}).items():
+        given = torch.arange(1, 1 + math.prod(shape)).view(shape).to(cell.dtype)
+        mode = cell.info.full_name.rpartition(".")[2]
+        yield Call(number, given, (pads, mode), source=f"pads {pads} around one row or column")
+        number += 1
     if sample is None:
         return
-    number = _NUMBER
     for given in [sample, *matrices(cell, sample)]:
         for shrunk in _shrunk(cell, given):
             yield replace(shrunk, number=number, source=f"size 1 in dimension {shrunk.source}")
