@@ -30,7 +30,7 @@ _NUMBER = 9850
 _MATRIX = 2
 #: Numbers at the two ends of the last dimension and of the one before, by the full name of an operator that pads, and
 #: by the shape of a column or a row. The database pads no matrix along both dimensions.
-_PADS: Final = {
+_PADS: Final[dict[str, dict[tuple[int, ...], tuple[int, ...]]]] = {
     "nn.functional.pad.constant": {(4, 1): (2, 1, 1, 1), (1, 4): (1, 1, 2, 1), (2, 4, 1): (1, 2, 1, 1)},
     "nn.functional.pad.replicate": {(2, 4, 1): (2, 1, 1, 1), (2, 1, 4): (1, 1, 2, 1)},
     "nn.functional.pad.circular": {(2, 4, 1): (1, 1, 2, 1), (2, 1, 4): (1, 2, 1, 1)},
@@ -54,9 +54,9 @@ def widths_of_one(cell: Cell) -> Iterator[Call]:
     """
     sample, number = of_other_sizes(cell), _NUMBER
     for shape, pads in _PADS.get(cell.info.full_name, {}).items():
-        given = torch.arange(1, 1 + math.prod(shape)).view(shape).to(cell.dtype)
+        numbers = torch.arange(1, 1 + math.prod(shape)).view(shape).to(cell.dtype)
         mode = cell.info.full_name.rpartition(".")[2]
-        yield Call(number, given, (pads, mode), source=f"pads {pads} around one row or column")
+        yield Call(number, numbers, (pads, mode), source=f"pads {pads} around one row or column")
         number += 1
     if sample is None:
         return
