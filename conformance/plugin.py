@@ -31,9 +31,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_first_option(parser)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # pytest before 9 loads the files in a wrapper of its own
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
     """Add the other options where an accelerator is chosen, and keep torch from loading vendor packages."""
+    _begin(early_config, parser, args)
+    return (yield)
+
+
+def _begin(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     chosen = getattr(early_config.known_args_namespace, "accelerator", None) is not None
     if chosen or not {"-h", "--help"}.isdisjoint(args):
         from conformance.plan.options import add_other_options
@@ -52,6 +59,26 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         os.environ.setdefault(*_THREADS_WAIT)
         for name in _KERNEL_CACHES:
             os.environ.setdefault(name, _KERNELS_KEPT)
+        _leave_out_tests_of_the_project(early_config)
+
+
+def _leave_out_tests_of_the_project(early_config: pytest.Config) -> None:
+    """Keep pytest from loading conftest.py of the project's own tests where the bundled suites run, not those.
+
+    pytest would load it from ``testpaths``, or from each folder ``test*`` here. The gate rejects a run with such code.
+    One in this folder or above it is loaded, as always.
+    """
+    from conformance.base.options import runs_the_suite
+
+    known, here = early_config.known_args_namespace, early_config.invocation_params.dir
+    typed = map(str, early_config.invocation_params.args)
+    if known.file_or_dir or not runs_the_suite(typed, early_config.getini("addopts")):
+        return
+    above = next((file for folder in (here, *here.parents) if (file := folder / "conftest.py").is_file()), None)
+    if above is None:
+        known.noconftest = True
+    else:
+        known.file_or_dir = [str(above)]
 
 
 def _ours(args: list[str]) -> str:

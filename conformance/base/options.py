@@ -8,6 +8,7 @@ pytest loads this module at every start in every project, so it imports nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -344,3 +345,15 @@ OPTIONS: Final = (
 
 #: Every option by its name.
 BY_NAME: Final = {option.name: option for option in OPTIONS}
+
+
+def runs_the_suite(typed: Iterable[str], addopts: Iterable[str]) -> bool:
+    """Tell whether a command line without paths runs the bundled suites.
+
+    ``addopts`` with ``--accelerator`` names the device for a project's own tests, so ``pytest`` alone runs these.
+    """
+    return any(map(_names_accelerator, typed)) or not any(map(_names_accelerator, addopts))
+
+
+def _names_accelerator(word: str) -> bool:
+    return word.partition("=")[0] == "--accelerator"

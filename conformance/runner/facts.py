@@ -127,7 +127,9 @@ def _module_of(plugin: object) -> str:
     """Return the name of a plugin's module; empty for a plugin that is blocked."""
     if plugin is None:
         return ""
-    return str(plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__)
+    if isinstance(plugin, ModuleType):
+        return plugin.__name__
+    return str((plugin if isinstance(plugin, type) else type(plugin)).__module__)
 
 
 def read_facts(path: Path) -> dict[str, Any]:

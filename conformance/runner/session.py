@@ -15,6 +15,7 @@ import pytest
 
 from conformance.accelerators.registry import resolve
 from conformance.base.errors import ConformanceError, UsageError
+from conformance.base.options import runs_the_suite
 from conformance.plan.bundled import SUITES
 from conformance.plan.known_cases import areas_in, begin_reading_operators
 from conformance.plan.run_options import read_options
@@ -161,20 +162,13 @@ def _make_context(config: pytest.Config) -> RunContext:
 
 
 def _paths(config: pytest.Config) -> tuple[str, ...]:
-    """Return the paths whose tests run, or none if the bundled suites run.
-
-    ``addopts`` with ``--accelerator`` names the device for a project's own tests, so ``pytest`` alone runs these.
-    """
+    """Return the paths whose tests run, or none if the bundled suites run."""
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return tuple(config.args)
-    if any(map(_names_accelerator, _typed(config))) or not any(map(_names_accelerator, config.getini("addopts"))):
+    if runs_the_suite(_typed(config), config.getini("addopts")):
         return ()
     # Relative, because absolute paths would reveal names of people and machines in the report.
     return tuple(os.path.relpath(path, config.invocation_params.dir) for path in config.args)
-
-
-def _names_accelerator(word: str) -> bool:
-    return word.partition("=")[0] == "--accelerator"
 
 
 def _make_worker_context(config: pytest.Config) -> RunContext:

@@ -252,3 +252,16 @@ def test_another_timeout_does_not_judge_a_case(folder: Path) -> None:
 
     assert {outcome for outcome, _ in finished.verdicts.values()} == {"pass"}
     assert "1 failed, 9 passed" in finished.output, "the plain test keeps its timer"
+
+
+def test_files_of_a_project_beside_which_the_suite_runs_are_not_loaded(tmp_path: Path) -> None:
+    """The gate rejects a run that loaded code of nobody knows whom, and vendors start it in their own repository."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = checks\n")
+    for name in ("checks", "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "conftest.py").write_text("raise RuntimeError('loaded')\n")
+
+    finished = run("--accelerator=cpu", "--profile=core", "--area=utils", "-n0", cwd=tmp_path)
+
+    assert finished.status == 0, finished.output
+    assert "conftest.py" not in finished.report.environment.plugins

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.plugin import _KERNEL_CACHES
-from conformance.runner.facts import software_facts
+from conformance.runner.facts import loaded_plugins, software_facts
 
 RECORDED = {
     "OMP_NUM_THREADS": "2",
@@ -35,3 +35,13 @@ def test_variables_that_change_results_are_recorded_and_private_ones_are_not(
 
     assert {name: variables.get(name) for name in RECORDED} == RECORDED
     assert not LEFT_OUT.keys() & variables.keys()
+
+
+def test_a_class_that_is_a_plugin_is_known_by_its_module(pytestconfig: pytest.Config) -> None:
+    """pytest before 9 registers one of its own, and the gate rejects code that belongs to no installed package."""
+    plugin = type("Plugin", (), {"__module__": "_pytest.legacypath"})
+    pytestconfig.pluginmanager.register(plugin, "a class")
+    try:
+        assert "builtins" not in loaded_plugins(pytestconfig)
+    finally:
+        pytestconfig.pluginmanager.unregister(plugin)
