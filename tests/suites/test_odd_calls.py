@@ -356,6 +356,65 @@ def test_a_function_on_lists_that_is_wrong_on_other_threads_is_red(monkeypatch: 
         check()
 
 
+class Everything:
+    """A declaration that claims every cell."""
+
+    def supports(self, cell: Any) -> bool:
+        """Return True."""
+        return True
+
+
+HOST = torch.device("cpu")
+
+
+def test_the_largest_number_behind_many_rows_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_lists("max")
+    right = torch._foreach_max
+    monkeypatch.setattr(torch, "_foreach_max", lambda given: right([t[: 1 << 16] if t.dim() else t for t in given]))
+
+    with pytest.raises(AssertionError, match="_foreach_max"):
+        on_lists("max")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "narrow", "said"),
+    [
+        ("float32", lambda t: t.float().double() if t.dtype is torch.float64 else t, "_foreach_exp"),
+        ("float32", lambda t: t % 5 if t.dtype is torch.int64 else t, "_foreach_exp of integers"),
+        ("bfloat16", lambda t: t * 1.1 if t.dtype is torch.float16 else t, "_foreach_exp"),
+    ],
+)
+def test_a_function_on_lists_that_is_wrong_in_one_dtype_is_red(
+    dtype: str, narrow: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, right = functions.functions()["exp"], torch._foreach_exp
+
+    def check() -> None:
+        test_foreach._check_beside(Checker(), Everything(), function, HOST, dtype)
+        if dtype == "float32":
+            test_foreach._check_alone(Checker(), Everything(), function, HOST)
+
+    check()
+    monkeypatch.setattr(torch, "_foreach_exp", lambda given: right([narrow(tensor) for tensor in given]))
+
+    with pytest.raises(AssertionError, match=said):
+        check()
+
+
+def test_products_of_lists_that_are_wrong_on_other_threads_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, right = functions.functions()["mul"], torch.ops.aten._foreach_mm
+    test_foreach._check_alone(Checker(), Everything(), function, HOST)
+
+    def narrow(left: Any, others: Any) -> Any:
+        is_here = threading.current_thread() is threading.main_thread()
+        return right(left, others if is_here else [other.contiguous() * 2 for other in others])
+
+    monkeypatch.setattr(torch.ops.aten, "_foreach_mm", narrow)
+
+    with pytest.raises(AssertionError, match="_foreach_mm"):
+        test_foreach._check_alone(Checker(), Everything(), function, HOST)
+
+
 def test_a_draw_that_changes_its_input_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def execute(function: Any, sample: Call, **extra: Any) -> Any:
         result = call(function, sample, **extra)

@@ -30,6 +30,8 @@ _LAUNCHES = ((3, ((1 << 20) + 77) // 3), (65_599, 1))
 #: Calls with such a list: one of each overload. The others are calls of the same overloads with other numbers.
 _WITH_LONG = ("", "a list", "a number", "numbers", "a tensor")
 DTYPES = ("float32", "bfloat16", "int64")
+#: Further dtypes of a case, where the device has the operator in them.
+_BESIDE = {"float32": "float64", "bfloat16": "float16"}
 
 
 def generate() -> list[Case]:
@@ -69,6 +71,9 @@ def test_function(device, declaration, case, check):
             special_lists.check_large_exponents(check, device)
         if function.name == "mul":
             matrices.check_products(check, device, dtype)
+        _check_beside(check, declaration, function, device, case.dtype)
+        if dtype is torch.float32:
+            _check_alone(check, declaration, function, device)
 
 
 def _places(function: Function) -> list[str]:
@@ -93,6 +98,51 @@ def _check_call(
         special_lists.check_long(check, function, call, places, device, host)
 
 
+def _check_beside(check, declaration, function: Function, device: torch.device, dtype: str) -> None:
+    """Check each overload in a further dtype, where the device has the operator in it."""
+    other = _BESIDE.get(dtype)
+    if other is None or not _supports(declaration, function, other):
+        return
+    for each in (function, *function.kin):
+        for call in each.calls:
+            places = [place for place in _places(each) if each.exists(place) and each.has(call, place)]
+            if call.fits(getattr(torch, dtype)) and (call.label in _WITH_LONG or each.name in _REDUCING):
+                _check(check, each, call, places, device, getattr(torch, other), long=False)
+                for place in places:
+                    special_lists.check_values(check, each, call, place, device, getattr(torch, other))
+
+
+def _check_alone(check, declaration, function: Function, device: torch.device) -> None:
+    """Check what some functions alone have: products of matrices on another thread, and integers for real numbers."""
+    if function.name == "mul":
+        for _ in range(2):
+            on_a_thread(lambda: matrices.check_products(check, device, torch.float32))
+    if not function.integers and _supports(declaration, function, "int64"):
+        _check_integers(check, function, device)
+
+
+def _supports(declaration, function: Function, dtype: str) -> bool:
+    """Return whether the device has the operator of a function in a dtype."""
+    supported: bool = declaration.supports(Cell(f"operators.{function.operator}", dtype, Mode.INFERENCE.value))
+    return supported
+
+
+def _check_integers(check, function: Function, device: torch.device) -> None:
+    """Check the results of integers for a function of real numbers, which are in float32."""
+    host = [torch.arange(411).reshape(3, 137), torch.arange(20).reshape(5, 4).t(), torch.arange(40)[3:]]
+    host = [tensor * 40503 % 8191 % 7 + 1 for tensor in host[:1]] + [tensor % 7 + 1 for tensor in host[1:]]
+    call = function.calls[0]
+    others, run = call.arguments(host), function.run(call, "")
+    try:
+        usual = run(host, *others, **call.options)
+    except (RuntimeError, TypeError):  # the host takes no integers
+        return
+    found = run([_strided(tensor, device) for tensor in host], *special_lists.arranged(others, host, device))
+    for position, (actual, due) in enumerate(zip(found, usual, strict=True)):
+        exact = call.single(host[position].double(), position).to(due.dtype)
+        _check_tensor(check, f"_foreach_{function.name} of integers, tensor {position}", actual, exact, device)
+
+
 def _check_elsewhere(check, function: Function, call: ListCall, places: list[str], device: torch.device) -> None:
     """Check two calls on a thread of their own, with other numbers: a device may keep something for each thread."""
 
@@ -112,8 +162,10 @@ def _check(
     # The largest of no elements does not exist; their sum is zero.
     is_largest = function.name == "max" or call.options.get("ord") == math.inf
     # The error of a sum grows with its length; the other functions have none.
-    long = long and call.label in _WITH_LONG and function.name not in _REDUCING
+    long = long and (is_largest or (call.label in _WITH_LONG and function.name not in _REDUCING))
     host = _tensors(dtype, size, without_empty=is_largest, long=long)
+    for tensor in host if is_largest else ():
+        tensor[(-1,) * tensor.dim()].fill_(2 * size)  # what is not read to its end has another largest element
     host[1:1] = [_numbers((40,), dtype, size)[3:36]]
     host[1:1] = [_numbers((5, 1), dtype, size).expand(5, 6)]
     exact = [call.single(_wide(tensor), position).to(dtype) for position, tensor in enumerate(host)]
@@ -187,7 +239,9 @@ def _tensors(dtype: torch.dtype, size: float, *, without_empty: bool, long: bool
 def _numbers(shape: tuple[int, ...], dtype: torch.dtype, size: float) -> torch.Tensor:
     if not dtype.is_floating_point:
         return torch.randint(-9, 10, shape, dtype=dtype)
-    return ((torch.rand(shape) * 0.7 + 0.2) * size).to(dtype)
+    # Numbers of float64 are none of float32.
+    drawn = torch.rand(shape, dtype=torch.promote_types(dtype, torch.float32))
+    return ((drawn * 0.7 + 0.2) * size).to(dtype)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
