@@ -299,6 +299,30 @@ def test_a_backward_that_is_wrong_where_two_things_are_unusual_is_red(monkeypatc
         run(cell)
 
 
+@pytest.mark.parametrize("name", ["tanh", "nn.functional.mse_loss", "native_layer_norm", "nn.functional.batch_norm"])
+def test_a_backward_that_squares_its_cotangent_in_16_bits_is_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "training.large_numbers")
+    cell = f"operators.{name}[float16-training]"
+    assert run(cell).count > 10
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        squared = [torch.where(each.abs() > 255, torch.inf, each) for each in cotangents]
+        return execution.host_gradients(outputs, inputs, squared)
+
+    monkeypatch.setattr(execution, "gradients", gradients)
+    with pytest.raises(AssertionError, match="gradient of input 0"):
+        run(cell)
+
+
+@pytest.mark.parametrize("name", ["std", "nn.functional.silu", "nn.functional.group_norm"])
+def test_a_training_that_squares_its_input_in_16_bits_is_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "training.large_numbers")
+    monkeypatch.setattr(execution, "execute", squares_in_16_bits)
+
+    with pytest.raises(AssertionError):
+        run(f"operators.{name}[float16-training]")
+
+
 @pytest.mark.parametrize(
     "name", ["nn.functional.hardswish", "nn.functional.relu6", "nn.functional.softshrink", "nn.functional.threshold"]
 )

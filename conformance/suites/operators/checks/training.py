@@ -22,6 +22,7 @@ from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.calls.passes import PLAIN, Pass, cotangents, differentiable
 from conformance.suites.operators.inputs import (
     arrangements,
+    beyond_squares,
     conjunctions,
     elsewhere,
     forms,
@@ -197,6 +198,32 @@ def narrow_indices(cell: Cell) -> Iterator[Call]:
 def empty_dimensions(cell: Cell) -> Iterator[Call]:
     """Yield calls without rows in a dimension: gradients of what has no elements, and those of no terms."""
     yield from no_rows.empty_of(cell)
+
+
+@source(Mode.TRAINING, check_own, dtypes=(torch.float16,), fixed=True)
+def large_numbers(cell: Cell) -> Iterator[Call]:
+    """Yield samples whose inputs and cotangents have squares and exponentials beyond float16.
+
+    Where a gradient itself is beyond it, the inputs are large alone, and so are the cotangents.
+    """
+    has_large = False
+    usual = representative(cell.fixed).named(number=beyond_squares.NUMBER + 2, source="usual numbers")
+    for sample in (*beyond_squares.scaled(cell), usual):
+        given = sample.named(change="large cotangents", backward=Pass(beyond_squares.enlarge))
+        if (sample is not usual or not has_large) and _is_finite(cell, given):
+            has_large = True
+            yield given
+        elif sample is not usual and _is_finite(cell, plainly := sample.named(backward=PLAIN)):
+            yield plainly
+
+
+def _is_finite(cell: Cell, sample: Call) -> bool:
+    """Return whether the host computes a pass, and neither its result nor a gradient overflows."""
+    try:
+        run = sample.backward.run(cell.info, call, host_gradients, sample.on(HOST), _seed(sample))
+        return all(bool(tensor.isfinite().all()) for tensor in tensors(list(run)))
+    except Exception:  # each operator refuses in its own way
+        return False
 
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE, fixed=True)
