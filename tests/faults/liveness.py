@@ -22,7 +22,7 @@ from conformance.coverage import backward, databases
 from conformance.suites.operators.calls.facts import facts
 from tests.defects import bench
 
-from . import corpus, derivatives, encoding, forks, refusals
+from . import corpus, derivatives, encoding, forks, further_calls, refusals
 from .fault import Fault, Hits
 from .outputs import other_values
 from .overloads import kernel_behind, operator_of, overload, schema
@@ -374,7 +374,7 @@ def _known_values(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
     arguments = overload(name)._schema.arguments
     names = [argument.name for argument in arguments]
     optional = [argument.name for argument in arguments if kind_name(argument) == "Optional[Tensor]"]
-    like = known.calls.get(name) or [each[: len(names)] for each in known.calls.get(_LIKE.get(name, ""), ())]
+    like = _calls_of(name, known) or [each[: len(names)] for each in known.calls.get(_LIKE.get(name, ""), ())]
     every = [dict(zip(names, encoding.decode(encoded), strict=True)) for encoded in like]
     if not every or any(argument.is_out for argument in arguments):  # an output of the databases may be empty
         every += itertools.islice(_values_of_other_forms(name, known), 8)
@@ -387,13 +387,19 @@ def _known_values(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
         yield from itertools.chain.from_iterable(spread(values, 12) for values in every[:1])
 
 
+def _calls_of(name: str, known: corpus.Corpus) -> list[list[Any]]:
+    """Return the encoded values of the calls of an overload that the databases make, and of further ones."""
+    return [*known.calls.get(name, ()), *map(encoding.encode, further_calls.of(name))]
+
+
 def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str, Any]]:
     """Yield values from calls of the other forms of an operator, with outputs that have the results' shapes."""
     arguments = overload(name)._schema.arguments
     outs = [argument.name for argument in arguments if argument.is_out]
-    for form in sorted(other for other in known.calls if operator_of(other) == operator_of(name)):
+    every = {*known.calls, *further_calls.NAMES}
+    for form in sorted(other for other in every if operator_of(other) == operator_of(name)):
         names = [argument.name for argument in overload(form)._schema.arguments]
-        for encoded in known.calls[form]:
+        for encoded in _calls_of(form, known):
             given = dict(zip(names, encoding.decode(encoded), strict=True))
             first = next(iter(databases.tensors_of(list(given.values()))), None)
             values = {}
