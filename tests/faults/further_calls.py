@@ -226,8 +226,21 @@ def _searches() -> list[Values]:
     wanted = torch.tensor([2.0, 0.5, 4.0, 3.0, 9.0])
     rows, places = torch.stack((keys, keys + 1)), torch.stack((wanted, wanted))
     plain = [[rows, places, False, right, side, None] for right, side in ((False, None), (True, None))]
+    keys, wanted = _large_keys()
+    plain += [[keys, wanted, False, right, None, None] for right in (False, True)]
     return [*plain, [rows, places, True, False, "right", None], [shuffled, wanted, False, False, None, order],
             [shuffled, wanted, False, True, None, order]]  # fmt: skip
+
+
+def _large_keys() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return integers that no number of floating point holds, and those beside them."""
+    large = [(1 << 24) + 1, (1 << 53) + 1]
+    return torch.tensor([1, *large]), torch.tensor([number + step for number in large for step in (-1, 0, 1)])
+
+
+def _buckets() -> list[Values]:
+    keys, wanted = _large_keys()
+    return [[wanted, keys, False, right] for right in (False, True)]
 
 
 def _shifted_by(number: int) -> list[Values]:
@@ -281,6 +294,7 @@ _CALLS: dict[str, Callable[[], list[Values]]] = {
         "__ilshift__.Scalar": lambda: _shifted_by(2),
         "__irshift__.Scalar": lambda: _shifted_by(2),
         "searchsorted.Tensor": _searches,
+        "bucketize.Tensor": _buckets,
     }.items()
 }
 #: Overloads that have further calls.

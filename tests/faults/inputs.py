@@ -192,17 +192,31 @@ def _any_of(*dtypes: str) -> Callable[[Fault, Flags], bool]:
 
 
 def _with_values(dtype_of: Callable[[torch.Tensor], bool], values: tuple[float, ...]) -> Any:
-    """Return variants that put special values in front of an input's own."""
+    """Return variants that put special values in front of an input's own, the first one alone, and behind them.
 
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        if not dtype_of(tensor) or not tensor.numel():
-            return tensor
-        flat = tensor.clone(memory_format=torch.contiguous_format).view(-1)
-        special = torch.tensor(values, dtype=torch.float64 if tensor.is_floating_point() else torch.int64)
-        flat[: len(values)] = special[: flat.numel()].to(tensor.dtype)
-        return flat.view(tensor.shape)
+    Of a matrix, a kernel may read one triangle, or may take each other infinity for the first one.
+    """
 
-    return _laid_out(change)
+    def put(chosen: tuple[float, ...], *, behind: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            if not dtype_of(tensor) or not tensor.numel():
+                return tensor
+            flat = tensor.clone(memory_format=torch.contiguous_format).view(-1)
+            special = torch.tensor(chosen, dtype=torch.float64 if tensor.is_floating_point() else torch.int64)
+            count = min(len(chosen), flat.numel())
+            flat.narrow(0, flat.numel() - count if behind else 0, count).copy_(special[:count])
+            return flat.view(tensor.shape)
+
+        return change
+
+    kinds = [put(values, behind=False), *([put(values[:1], behind=False)] if len(values) > 1 else [])]
+    every = [_laid_out(change) for change in (*kinds, put(values[:1], behind=True))]
+
+    def variants(fault: Fault, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for laid_out in every:
+            yield from laid_out(fault, given)
+
+    return variants
 
 
 def _tiny(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -279,7 +293,7 @@ def _integers(*dtypes: str) -> Callable[[str, Flags], Iterator[Target]]:
     def targets(kernel: str, flags: Flags) -> Iterator[Target]:
         for place, _ in _places_of(*dtypes)(kernel, flags):
             name = schema(kernel).arguments[int(place)].name
-            if name not in (*INDICES, *_MORE_INDICES) and operator_of(kernel) not in _OF_FLOATS:
+            if name not in (*INDICES, *_MORE_INDICES) and operator_of(kernel) not in (*_OF_FLOATS, *_OF_SIGNS):
                 yield place, ""
 
     return targets
@@ -289,13 +303,16 @@ def _integers(*dtypes: str) -> Callable[[str, Flags], Iterator[Target]]:
 _MORE_INDICES = ("targets", "offset2bag", "bag_size", "input_lengths", "target_lengths", "lengths", "maximum_indices")
 #: Kernels that give one result for all integers.
 _OF_FLOATS = ("aten::isnan", "aten::isinf", "aten::isfinite", "aten::signbit")
-#: Kernels that give one result for the largest number and for infinity.
+#: Kernels that give one result for the largest number and for infinity, by their signs or by what they tend to.
 _BLIND = frozenset(f"aten::{name}" for name in ("sgn", "sign", "signbit", "copysign", "logical_not", "logical_and",
-                                                "logical_or", "logical_xor", "isnan"))  # fmt: skip
+                                                "logical_or", "logical_xor", "isnan", "exp", "exp2", "expm1", "cosh",
+                                                "sinh", "tanh", "sigmoid", "erf", "erfc", "atan"))  # fmt: skip
+#: Kernels that give one result for NaN and for 0: the sign of NaN is 0, and a sum without NaN leaves it out.
+_BLIND_TO_NAN = frozenset(("aten::sgn", "aten::sign", "aten::nansum"))
 
 
 def _unlike_nan(kernel: str, flags: Flags) -> Iterator[Target]:
-    if operator_of(kernel) not in ("aten::sgn", "aten::sign"):  # the sign of NaN is 0
+    if operator_of(kernel) not in _BLIND_TO_NAN:
         yield from _places_of(*_FLOATS)(kernel, flags)
 
 
@@ -304,6 +321,17 @@ def _unlike_infinity(kernel: str, flags: Flags) -> Iterator[Target]:
         yield from _places_of(*_FLOATS)(kernel, flags)
 
 
+def _infinities(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield values with infinities, also beside the largest number and infinity in the place of a number."""
+    argued = {argument.name: kind_of(argument) for argument in schema(fault.target).arguments}
+    numbers = [name for name in values if argued.get(name) in ("number", "Optional[number]")]
+    given = [values, *({**values, name: limit} for name in numbers for limit in _LIMITS)]
+    for each in given:
+        yield from _with_infinities(fault, each)
+
+
+_with_infinities = _with_values(_is_float, (float("inf"), -float("inf")))
+_LIMITS = (torch.finfo(torch.float32).max, float("inf"))
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _EDGES = ((1 << 24) + 1, (1 << 53) + 1, -(1 << 24) - 1)
 
@@ -326,8 +354,7 @@ KINDS = [
     Kind("E", "scalar", _scalars, _scalar_narrowed, lambda fault, flags: bool(flags.get(fault.place)), _odd_scalars),
     Kind("E", "NaN", _unlike_nan, _misread(_without_nan), _any_of(*_FLOATS),
          _with_values(_is_float, (float("nan"),))),
-    Kind("E", "infinity", _unlike_infinity, _misread(_without_infinity), _any_of(*_FLOATS),
-         _with_values(_is_float, (float("inf"), -float("inf")))),
+    Kind("E", "infinity", _unlike_infinity, _misread(_without_infinity), _any_of(*_FLOATS), _infinities),
     Kind("E", "negative zero", _places_of(*_FLOATS), _misread(_without_negative_zero), _any_of(*_FLOATS),
          _with_values(_is_float, (-0.0,))),
     Kind("E", "subnormals", _places_of(*_FLOATS), _misread(_without_subnormals), _any_of(*_FLOATS), _tiny),

@@ -121,7 +121,9 @@ def _is_of_floats(fault: Fault, found: Map, known: corpus.Corpus) -> bool:
 
 
 #: Parts of the names of kinds that change the values that a kernel reads of one argument.
-_OF_VALUES = ("strides", "offset", "expansion", "input cut", "NaN", "infinity")
+_OF_VALUES = (
+    "strides", "offset", "expansion", "input cut", "NaN", "infinity", "subnormals", "bfloat16", "float32"
+)  # fmt: skip
 
 
 def _reads(fault: Fault, found: Map, known: corpus.Corpus, device: str) -> bool:
@@ -399,7 +401,7 @@ def _values_of_other_forms(name: str, known: corpus.Corpus) -> Iterator[dict[str
     every = {*known.calls, *further_calls.NAMES}
     for form in sorted(other for other in every if operator_of(other) == operator_of(name)):
         names = [argument.name for argument in overload(form)._schema.arguments]
-        for encoded in _calls_of(form, known):
+        for encoded in reversed(_calls_of(form, known)) if form in further_calls.NAMES else known.calls[form]:
             given = dict(zip(names, encoding.decode(encoded), strict=True))
             first = next(iter(databases.tensors_of(list(given.values()))), None)
             values = {}
@@ -461,6 +463,8 @@ def _sequences(
         for values in every:
             changed = [values, *itertools.islice(_safely(kind.variants(fault, values)), 12)]
             for set_ in _with_settings(name, values):
+                if _host_refuses(function, set_, "meta"):
+                    continue  # a kernel that is called all the same may end the process, and the whole sequence with it
                 changed += [set_, *itertools.islice(_safely(kind.variants(fault, set_)), 2)]
             turned = {at: over_tensors(value, _turned) for at, value in values.items()}
             refused = list(itertools.islice(_refused(function, _safely(refusals.invalid(fault, values))), 4))

@@ -12,7 +12,7 @@ from conformance.coverage.databases import tensors_of
 from .fault import Fault, Flags, Hits, Kind, Target, size_class
 from .overloads import VECTORS, has_one_element, is_written, kind_of, operator_of, schema
 from .overriding import Behaviour, Call
-from .values import channels_last, cut, larger, with_change
+from .values import channels_last, cut, larger, over_tensors, with_change
 
 _TAILS = tuple(range(8, 21, 2))
 _BLOCK, _SPARSE = 256, 1 << 16
@@ -152,6 +152,13 @@ def _writes_nothing_recorded(flags: Flags) -> bool:
 def _enlarged(fault: Fault, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     # The largest first: a tail that starts late shows only there.
     yield from larger(values, max(8, _least(fault) + 77))
+    if fault.kind == "row":
+        yield {name: over_tensors(value, _in_rows) for name, value in values.items()}
+
+
+def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a matrix in place of a vector: a function of single elements may be known for vectors alone."""
+    return torch.stack([tensor, tensor.flip(0), tensor]) if tensor.dim() == 1 else tensor
 
 
 # --- family D ---------------------------------------------------------------------------------------------------------
