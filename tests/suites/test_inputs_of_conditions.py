@@ -299,6 +299,43 @@ def test_a_backward_that_is_wrong_where_two_things_are_unusual_is_red(monkeypatc
         run(cell)
 
 
+def test_a_result_with_a_row_and_a_column_for_each_element_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "long_axes.long_axes")
+    sizes: list[int] = []
+
+    def measured(function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        sizes.extend(tensor.numel() for tensor in tensors(result))
+        return result
+
+    monkeypatch.setattr(execution, "execute", measured)
+    run("operators.diagflat[float32-inference]")
+
+    assert 1 << 21 < max(sizes) < 1 << 22
+
+
+def test_a_kernel_of_a_backward_that_is_wrong_where_its_second_tensor_alone_is_expanded_is_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only(monkeypatch, "training.kernels_behind")
+    cell = "operators.nn.functional.batch_norm[float32-training]"
+    assert run(cell).count > 10
+
+    def is_expanded(tensor: torch.Tensor) -> bool:
+        return tensor.numel() > 1 and 0 in tensor.stride()
+
+    def wrong(function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        values = [tensor for tensor in sample.tensors if tensor.is_floating_point()]
+        if len(values) > 2 and is_expanded(values[1]) and not is_expanded(values[0]) and not is_expanded(values[2]):
+            tensors(result)[0].detach().mul_(2)
+        return result
+
+    monkeypatch.setattr(execution, "execute", wrong)
+    with pytest.raises(AssertionError):
+        run(cell)
+
+
 @pytest.mark.parametrize("name", ["tanh", "nn.functional.mse_loss", "native_layer_norm", "nn.functional.batch_norm"])
 def test_a_backward_that_squares_its_cotangent_in_16_bits_is_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "training.large_numbers")

@@ -315,6 +315,12 @@ def for_kernels_elsewhere(sample: Call) -> Iterator[Call]:
         choices.append(("expanded", values[:1]))
     if len(values) > 1:
         choices.append(("the first one non-contiguous, the others expanded", values[1:]))
+        # With three tensors, no pair of the others is as it was.
+        choices += [
+            (f"value {number} expanded, the others with gaps", [value])
+            for number, value in enumerate(values[1:_MIXED], 1)
+        ]
+        choices.append(("all expanded", values))
     for name, expanded in choices:
 
         def change_of(leaf: torch.Tensor, expanded: list[torch.Tensor] = expanded) -> Change:

@@ -5,6 +5,7 @@ The large samples grow along one dimension, the one that gives most elements. A 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -42,6 +43,8 @@ _COUNTS, _BY_NUMBER, _BY_COLUMNS = 3, 20, 25
 _DIMS, _MATRIX, _CHANNELS = 4, 2, 1
 #: Elements of the largest input and of the largest output, with rows beyond 2^12 and with many more.
 _MOST, _MOST_OF_MANY = 1 << 17, 1 << 18
+#: Elements of the largest output that has a row and a column for each row of an input.
+_MOST_OF_SQUARES = 1 << 22
 #: Classes whose single elements take a hundred times as long as a product.
 _DEAR = (OpClass.SPECIAL, OpClass.ITERATIVE)
 #: Rows by which the elements of a row are measured.
@@ -224,10 +227,20 @@ def _grown(cell: Cell, short: Call, dim: int | None) -> Call | None:
         of_a_row = max(_elements(tried.arguments), _elements(made.value)) / _TRIED
         if of_a_row * _ROWS > _MOST:
             return None
-        found = large.extended(cell.info, short, growth, _rows(cell, of_a_row, len(tensors(made.value))))
+        rows = _rows(cell, of_a_row, len(tensors(made.value)))
+        rows = min(rows, _rows_of_a_square(cell, short, growth, _elements(made.value), _elements(tried.arguments)))
+        found = large.extended(cell.info, short, growth, rows)
         # Which of two values written to one place stays is open.
         return None if repeated_writes.are_in(cell.info, found) else found
     return None
+
+
+def _rows_of_a_square(cell: Cell, short: Call, growth: large.Growth, made: int, given: int) -> int:
+    """Return how many rows fit where a result has a column for each of them too; ``made`` is that of the rows tried."""
+    if made <= given:
+        return _MANY
+    twice = _elements(host_call(cell.info.op, large.extended(cell.info, short, growth, 2 * _TRIED)).value)
+    return math.isqrt(_MOST_OF_SQUARES // (made // _TRIED**2)) - 1 if twice == 4 * made else _MANY
 
 
 def _growths(cell: Cell, sample: Call, dim: int | None) -> Iterator[large.Growth]:
