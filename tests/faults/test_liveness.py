@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.faults import corpus, encoding, forks
+from tests.faults import corpus, encoding, forks, further_calls
 from tests.faults.fault import Fault
 from tests.faults.liveness import _known_values, show
 from tests.faults.overloads import overload
@@ -39,6 +39,14 @@ def test_the_values_of_another_form_fit(known: str, values: list[Any], other: st
     call(overload(f"aten::{other}"), list(given[0].values()))
 
 
+def test_the_further_calls_fit() -> None:
+    """Fused cells exist on accelerators alone."""
+    for name in further_calls.NAMES:
+        assert further_calls.of(name), name
+        for values in further_calls.of(name) if "_thnn_" not in name else ():
+            call(overload(name), values)
+
+
 MATRIX = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]])
 NUMBERS = torch.tensor([[1, 2], [3, 4]])
 KEPT = corpus.Corpus(
@@ -56,6 +64,8 @@ KEPT = corpus.Corpus(
             "aten::_foreach_abs": [[ROW, ROW]],
             "aten::replication_pad2d_backward": [MATRIX[None], MATRIX[None, :1, :1], [0, 2, 0, 1]],
             "aten::elu.out": [ROW, 1, 1, 1, ROW],
+            "aten::le.Scalar_out": [ROW, 2.0, ROW > 1],
+            "aten::triu.out": [MATRIX, 1, MATRIX],
         }.items()
     }
 )
@@ -71,7 +81,14 @@ KEPT = corpus.Corpus(
         (Fault("G", "swallowed", "aten::_foreach_mm"), ""),
         (Fault("E", "int through float", "aten::mul.out", "0"), ""),
         (Fault("L", "input cut", "aten::native_batch_norm", "0", "second 8"), ""),
+        # The largest number beside infinity, what is behind the others, rows of vectors, and further calls show these.
+        (Fault("E", "infinity", "aten::le.Scalar_out", "0"), ""),
+        (Fault("E", "NaN", "aten::triu.out", "0"), ""),
+        (Fault("C", "row", "aten::relu", "r0"), ""),
+        (Fault("A", "default", "aten::_thnn_fused_lstm_cell", "3"), ""),
+        (Fault("E", "int through double", "aten::searchsorted.Tensor_out", "0"), ""),
         # These no legal call can show.
+        (Fault("E", "subnormals", "aten::replication_pad2d_backward", "1"), "does not read"),
         (Fault("E", "int through float", "aten::exp.out", "0"), "in floating point"),
         (Fault("E", "negative zero", "aten::elu.out", "0"), "which sign"),
         (Fault("L", "input cut", "aten::native_batch_norm", "1", "second 8"), "such an axis"),
