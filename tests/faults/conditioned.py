@@ -136,6 +136,9 @@ _STALE = Kind("C", "stale", _unlike_a_call_before, _stale, lambda fault, flags: 
 _SMALL = {torch.float64: 2e-7, torch.float32: 2.6e-6, torch.float16: 2e-3, torch.bfloat16: 3.2e-2}
 
 
+_PARTS = ("all", "last", "every 16th", "first half")
+
+
 def _slightly_wrong(fault: Fault, hit: Hits) -> Behaviour:
     place = int(fault.place.removeprefix("r"))
 
@@ -167,7 +170,7 @@ def _float_results(kernel: str, flags: Flags) -> Iterator[Target]:
             continue
         for dtype in ("float32", "float16", "bfloat16", "float64"):
             if dtype in seen:
-                for part in ("all", "last", "every 16th", "first half"):
+                for part in ("all",) if has_one_element(kernel, flags) else _PARTS:
                     yield place, f"{part} in {dtype}"
 
 
@@ -189,7 +192,7 @@ LINEAR = {
     "aten::convolution_overrideable": (0, 2), "aten::avg_pool2d.out": (0, None), "aten::avg_pool3d.out": (0, None),
     "aten::_adaptive_avg_pool2d": (0, None), "aten::_convolution": (0, 2), "aten::slow_conv2d_forward": (0, 3),
     "aten::upsample_bilinear2d_backward.grad_input": (0, None),
-    "aten::embedding_dense_backward": (0, None), "aten::native_dropout_backward": (0, None),
+    "aten::embedding_dense_backward": (0, None),
     "aten::avg_pool2d_backward.grad_input": (0, None), "aten::_fft_r2c": (0, None),
 }  # fmt: skip
 #: Kernels that square their input, and those that take its exponential.

@@ -38,10 +38,11 @@ class Fault:
 class Hits:
     """Counts the calls in which an armed fault met its condition, and those that a kernel to refuse them computed.
 
-    ``refused`` says that it refused one in whose place the fault has no result.
+    ``refused`` says that it refused one in whose place the fault has no result. ``unsound`` counts calls in which the
+    healthy device gives another result for the layout than for contiguous tensors with the same values.
     """
 
-    count = computed = 0
+    count = computed = unsound = 0
     refused = False
 
     def __call__(self) -> None:

@@ -190,6 +190,22 @@ def _bags() -> list[Values]:
             for padding in (-1, 3)] + [[weight, indices, offsets, False, 0, False, each, True, -1]]  # fmt: skip
 
 
+def _alignments() -> list[Values]:
+    """Return calls of the backward of a loss over all alignments of a target with a sequence."""
+    logs, targets = numbers(7, 2, 4).log_softmax(-1), torch.tensor([[1, 2, 2], [3, 1, 1]])
+    lengths, of_targets = [7, 6], [3, 2]
+    loss, alpha = torch.ops.aten._ctc_loss(logs, targets, lengths, of_targets)
+    return [[torch.tensor([1.0, 0.6]), logs, targets, lengths, of_targets, loss, alpha, 0, flag]
+            for flag in (False, True)]  # fmt: skip
+
+
+def _scaled_products() -> list[Values]:
+    left, right = (numbers(32, 16, scale=scale).to(torch.float8_e4m3fn) for scale in (1.0, 0.6))
+    scales = [[torch.tensor(scale)] for scale in (0.5, 2.0)]
+    return [[left, right.T, scales[0], [0], [0], scales[1], [0], [0], None, dtype, [], False]
+            for dtype in (torch.float32, torch.bfloat16)]  # fmt: skip
+
+
 def _gamma_gradients() -> list[Values]:
     return [[numbers(9).abs() + 0.5, numbers(9).flip(0).abs() + 0.3]]
 
@@ -278,6 +294,9 @@ _CALLS: dict[str, Callable[[], list[Values]]] = {
         "unique_dim": _unique,
         "unique_dim_consecutive": _unique_consecutive,
         "_embedding_bag_forward_only": _bags,
+        "_embedding_bag": _bags,
+        "_ctc_loss_backward": _alignments,
+        "_scaled_mm_v2": _scaled_products,
         "_standard_gamma_grad": _gamma_gradients,
         "_dirichlet_grad": _dirichlet_gradients,
         "_cummax_helper": _running,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from tests.defects import bench
 from . import corpus, derivatives, forks
 from .fault import Fault, Hits
 from .liveness import Shown, armed, show
-from .overloads import operator_of
+from .overloads import MODULES, operator_of
 from .population import kind_of
 from .recording import Map
 
@@ -100,7 +101,7 @@ def candidates(fault: Fault, found: Map) -> tuple[list[str], list[str], bool]:
             at = record.reached.get(fault.target)
             kind = kind_of(fault)
             is_own, meets = (
-                not callers.isdisjoint(record.own),
+                not callers.isdisjoint(record.own) or is_of_its_module(fault.target, id),
                 bool(at) and kind is not None and kind.needs(fault, at or {}),
             )
         if at is None:
@@ -130,6 +131,13 @@ def standard_first(cases: Iterable[str]) -> list[str]:
 def is_named_after(target: str, id: str) -> bool:
     """Return whether a case has the name of a fault's target."""
     return operator_of(target).partition("::")[2] in subject_of(id).split(".")
+
+
+def is_of_its_module(target: str, id: str) -> bool:
+    """Return whether a case is about a module whose own kernel this is: it calls too many others to have one."""
+    return id.startswith("modules.") and not MODULES.get(operator_of(target), frozenset()).isdisjoint(
+        re.split(r"[].\[-]", id)
+    )
 
 
 def subject_of(id: str) -> str:

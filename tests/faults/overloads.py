@@ -39,6 +39,16 @@ SQUARE_PLACES = frozenset((("aten::triangular_solve.X", "r1"), ("aten::triangula
                            ("aten::cholesky_solve", "1"), ("aten::_cholesky_solve_helper", "1"),
                            ("aten::_linalg_solve_ex.result", "0"), ("aten::linalg_lu_solve", "0"),
                            ("aten::linalg_lu_solve.out", "0")))  # fmt: skip
+#: Kernels that one kind of module alone calls, and these modules.
+_ENCODERS = frozenset(("TransformerEncoderLayer", "TransformerEncoder"))
+MODULES = {
+    "aten::_thnn_fused_lstm_cell": frozenset(("LSTM", "LSTMCell")),
+    "aten::_thnn_fused_lstm_cell_backward_impl": frozenset(("LSTM", "LSTMCell")),
+    "aten::_thnn_fused_gru_cell": frozenset(("GRU", "GRUCell")),
+    "aten::_thnn_fused_gru_cell_backward": frozenset(("GRU", "GRUCell")),
+    "aten::_native_multi_head_attention": _ENCODERS | {"MultiheadAttention"},
+    "aten::_transformer_encoder_layer_fwd": _ENCODERS,
+}
 #: Names of arguments that hold indices, as PyTorch's schemas have them.
 INDICES = ("index", "indices", "target", "offsets", "batch_sizes", "inverse_indices")
 #: Parts of the names of kernels that belong to other libraries or to the CPU alone.
@@ -150,10 +160,15 @@ def draws(name: str) -> bool:
 
 
 def is_index(kernel: str, place: int) -> bool:
-    """Return whether a result of a kernel is a tensor of indices, by its name: that of an output, or of a return."""
+    """Return whether a result of a kernel is a tensor of indices or a mask, by its name or by the kernel's.
+
+    The name is that of an output, or of a return.
+    """
+    if place and operator_of(kernel).startswith("aten::_embedding_bag"):
+        return True
     outs = [argument.name for argument in schema(kernel).arguments if is_written(argument)]
     names = [item.name or (outs[at] if at < len(outs) else "") for at, item in enumerate(schema(kernel).returns)]
-    return place < len(names) and names[place] in ("indices", "index", "inverse_indices", "counts")
+    return place < len(names) and names[place] in ("indices", "index", "inverse_indices", "counts", "mask")
 
 
 def is_written(argument: Any) -> bool:

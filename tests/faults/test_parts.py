@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.defects import bench
+from tests.faults import judging
 from tests.faults.fault import Fault
 from tests.faults.parts import Part, chosen, names_of
 from tests.faults.recording import Map, Record
@@ -53,3 +54,16 @@ def test_a_fault_is_of_what_the_recorded_cases_are_for() -> None:
 def test_what_names_no_part_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected K/N"):
         Part.of(text)
+
+
+def test_a_case_of_a_module_is_about_the_kernel_that_this_module_alone_has() -> None:
+    cells = (
+        "modules.LSTMCell[float32-training]",
+        "modules.turns.evaluation[LSTM]",
+        "modules.GRUCell[float32-training]",
+    )
+
+    found = [judging.is_of_its_module("aten::_thnn_fused_lstm_cell", cell) for cell in cells]
+
+    assert found == [True, True, False]
+    assert not judging.is_of_its_module("aten::mm.out", cells[0])

@@ -18,7 +18,7 @@ from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
-from .comparing import check_call
+from .comparing import check_with_forms
 from .families import source
 from .kinds import representative
 
@@ -30,7 +30,7 @@ _LARGEST = (14.0, 320.0)
 _LARGEST_COTANGENT = 512.0
 
 
-@source(Mode.INFERENCE, check_call, dtypes=(torch.float16,), fixed=True)
+@source(Mode.INFERENCE, check_with_forms, dtypes=(torch.float16,), fixed=True)
 def beyond_squares(cell: Cell) -> Iterator[Call]:
     """Yield a sample whose first tensor is scaled: its square or its exponential is beyond float16."""
     for found in scaled(cell):
