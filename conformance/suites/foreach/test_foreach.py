@@ -23,6 +23,8 @@ from .special_lists import strided as _strided
 _REDUCING = ("max", "norm")
 #: Multiplies the numbers for functions that take every number.
 _WIDE = 9.0
+#: Multiplies the numbers of a norm in float16: their squares are beyond it.
+_SQUARED = 400.0
 #: Longer than a block, along each axis.
 _BLOCKS = ((3, 1367), (4159, 1))
 #: More elements than one launch of a kernel works on, as in ``work.toml`` of the operators, and more rows than 2^16.
@@ -159,6 +161,7 @@ def _check(
 ) -> None:  # fmt: skip
     # Roundings of numbers below one are zeros, from which a part that nobody wrote does not differ.
     size = _WIDE if function.integers else 1.0
+    size = _SQUARED if function.name == "norm" and dtype is torch.float16 else size
     # The largest of no elements does not exist; their sum is zero.
     is_largest = function.name == "max" or call.options.get("ord") == math.inf
     # The error of a sum grows with its length; the other functions have none.
