@@ -401,6 +401,22 @@ def test_a_function_on_lists_that_is_wrong_in_one_dtype_is_red(
         check()
 
 
+def test_a_norm_of_a_list_that_squares_in_16_bits_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, right = functions.functions()["norm"], torch._foreach_norm
+    check = functools.partial(test_foreach._check_beside, Checker(), Everything(), function, HOST, "bfloat16")
+    check()
+
+    def squares(given: Any, **options: Any) -> Any:
+        return right(
+            [torch.where(t.abs() > 255, torch.inf, t) if t.dtype is torch.float16 else t for t in given], **options
+        )
+
+    monkeypatch.setattr(torch, "_foreach_norm", squares)
+
+    with pytest.raises(AssertionError, match="_foreach_norm"):
+        check()
+
+
 def test_products_of_lists_that_are_wrong_on_other_threads_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
     function, right = functions.functions()["mul"], torch.ops.aten._foreach_mm
     test_foreach._check_alone(Checker(), Everything(), function, HOST)
