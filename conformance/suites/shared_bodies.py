@@ -118,6 +118,25 @@ def differing(left: torch.Tensor, right: torch.Tensor) -> int:
     return int((first != second).sum())
 
 
+def of_draws(seed, device, said):
+    """Return what is said of numbers that do not repeat, with the cause before it if the device draws late.
+
+    ``seed(number)`` seeds the device. A device that records operators may draw when somebody reads the numbers, with
+    the state of that time. Then no seed and no state repeats the numbers of a call, and every case about them fails.
+    """
+
+    def draw(number):
+        seed(number)
+        return torch.randn(65, device=device)
+
+    at_once, late = draw(1).cpu(), draw(1)
+    seed(2)
+    late = late.cpu()
+    if torch.equal(draw(1).cpu(), at_once) and not torch.equal(late, at_once):
+        return f"the numbers are drawn when somebody reads them, not when the function is called: {said}"
+    return said
+
+
 #: Operators that make or view memory. A compiler calls them too.
 _MEMORY_OPERATORS = ("aten::empty", "aten::as_strided", "aten::detach", "aten::view", "aten::reshape", "aten::_to_copy")
 

@@ -143,6 +143,24 @@ def _casts_in_no_grad_are_kept() -> Context:
     return lambda: mock.patch.object(torch.Tensor, "__matmul__", change(torch.Tensor.__matmul__))
 
 
+class _DrawsLate(TorchFunctionMode):
+    """Draw normal numbers on the device when somebody reads a tensor, with the generator of that time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[torch.Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.cpu and args[0].device.type == "sim":
+            waiting, self._waiting = self._waiting, []
+            for tensor in waiting:
+                tensor.normal_()
+        result = func(*args, **(kwargs or {}))
+        if func is torch.randn and result.device.type == "sim":
+            self._waiting.append(result)
+        return result
+
+
 def _keeps_results(name: str = "mm") -> Context:
     """Keep a copy of what each backward or forward of an operator gives."""
     kept = []
@@ -262,6 +280,10 @@ ROWS = (
         _loads(lambda x: x.contiguous() if not x.requires_grad else x)),
     Row("the seed is ignored", "accelerator.rng.state_is_a_copy", "manual_seed() is ignored",
         with_switches(rng_seed_ignored=1)),
+    *(Row(f"numbers are drawn late: {name}", f"accelerator.rng.{name}", "are drawn when somebody reads", _DrawsLate)
+      for name in ("seed_repeats[randn]", "seed_all_repeats", "state_is_a_copy", "state_roundtrip[randn]",
+                   "state_odd_sizes[7]", "state_index", "state_saved", "state_not_consumed", "state_of_another_seed",
+                   "torch_seed_reaches_device")),
     Row("an LSTM drops in evaluation after training", "modules.turns.evaluation[LSTM]", "in eval() after training",
         _Forward(nn.LSTM, on_device_only(_drops_in_evaluation))),
     Row("a GRU drops in evaluation after training", "modules.turns.evaluation[GRU]", "in eval() after training",

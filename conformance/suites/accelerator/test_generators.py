@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from conformance.accelerators.capabilities import LAZY_CALL, RNG, RNG_GENERATOR, RNG_STATE, Cell, Mode
 from conformance.judging.finding import stub
 from conformance.plan.case import Level, case
-from conformance.suites.shared_bodies import differing
+from conformance.suites.shared_bodies import differing, of_draws
 
 
 @case("accelerator.generator.default", requires=[RNG_GENERATOR])
@@ -183,7 +183,8 @@ def test_torch_seed_reaches_device(accelerator, device):
     torch.manual_seed(60)
     second = torch.randn(65, device=device)
 
-    assert differing(first, second) == 0, "torch.manual_seed does not reach this device's generator"
+    said = "torch.manual_seed does not reach this device's generator"
+    assert differing(first, second) == 0, of_draws(torch.manual_seed, device, said)
 
 
 @case("accelerator.rng.fork", requires=[RNG_STATE])

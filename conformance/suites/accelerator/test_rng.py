@@ -9,7 +9,7 @@ import torch
 from conformance.accelerators.capabilities import RNG, RNG_PER_DEVICE, RNG_STATE
 from conformance.judging.finding import environment_lacks, stub
 from conformance.plan.case import Level, case
-from conformance.suites.shared_bodies import differing
+from conformance.suites.shared_bodies import differing, of_draws
 
 #: Odd sizes: device generators draw in blocks, and an odd count leaves an offset inside one.
 SIZES = ("1", "3", "5", "7", "1023", "65537")
@@ -43,9 +43,11 @@ def test_seed_repeats(accelerator, device, function):
     accelerator.manual_seed(1234)
     second = draw(1023, device)
 
-    assert differing(first, second) == 0, (
+    assert differing(first, second) == 0, of_draws(
+        accelerator.manual_seed,
+        device,
         f"{differing(first, second)} of 1023 numbers differ after the same seed: {function} does not draw from the "
-        "generator that manual_seed() and manual_seed_all() set, or draws later than it is called"
+        "generator that manual_seed() and manual_seed_all() set, or draws later than it is called",
     )
 
 
@@ -122,8 +124,10 @@ def test_seed_all_repeats(accelerator):
     second = [torch.randn(65, device=name) for name in names]
 
     for name, before, after in zip(names, first, second, strict=True):
-        assert differing(before, after) == 0, (
-            f"{differing(before, after)} of 65 numbers on {name} differ after the same manual_seed_all()"
+        assert differing(before, after) == 0, of_draws(
+            accelerator.manual_seed_all,
+            name,
+            f"{differing(before, after)} of 65 numbers on {name} differ after the same manual_seed_all()",
         )
 
 
@@ -195,8 +199,9 @@ def test_state_is_a_copy(accelerator, device):
     if differing(plain, drawn):
         accelerator.manual_seed(8)
         repeats = differing(torch.randn(33, device=device), plain) == 0
-        assert not repeats, "get_rng_state() advanced the generator"
-        raise AssertionError("manual_seed() is ignored: the same seed gives other numbers at each call")
+        assert not repeats, of_draws(accelerator.manual_seed, device, "get_rng_state() advanced the generator")
+        ignored = "manual_seed() is ignored: the same seed gives other numbers at each call"
+        raise AssertionError(of_draws(accelerator.manual_seed, device, ignored))
 
 
 @case("accelerator.rng.state_roundtrip", requires=[RNG_STATE], axes={"function": sorted(DRAWS)})
@@ -213,7 +218,8 @@ def test_state_roundtrip(accelerator, device, function):
         stub("set_rng_state() has no effect: the state is the same before and after the call")
     second = draw(1023, device)
 
-    assert differing(first, second) == 0, f"{differing(first, second)} of 1023 numbers differ after set_rng_state()"
+    said = f"{differing(first, second)} of 1023 numbers differ after set_rng_state()"
+    assert differing(first, second) == 0, of_draws(accelerator.manual_seed, device, said)
 
 
 @case("accelerator.rng.state_odd_sizes", requires=[RNG_STATE], axes={"size": SIZES})
@@ -228,9 +234,8 @@ def test_state_odd_sizes(accelerator, device, size):
     second = [torch.randn(int(size), device=device), torch.rand(3, device=device), torch.randn(64, device=device)]
 
     for step, (before, after) in enumerate(zip(first, second, strict=True)):
-        assert differing(before, after) == 0, (
-            f"draw {step} after set_rng_state() differs, with {size} numbers drawn before"
-        )
+        said = f"draw {step} after set_rng_state() differs, with {size} numbers drawn before"
+        assert differing(before, after) == 0, of_draws(accelerator.manual_seed, device, said)
 
 
 @case("accelerator.rng.state_index", requires=[RNG_STATE])
@@ -245,8 +250,10 @@ def test_state_index(accelerator):
         second = torch.randn(65, device=name)
         accelerator.set_rng_state(new_state=state, device_index=index)
         third = torch.randn(65, device=name)
-        assert differing(first, second) == 0, f"set_rng_state(state, {index}) does not restore device {index}"
-        assert differing(first, third) == 0, f"set_rng_state() with arguments by name does not restore device {index}"
+        said = f"set_rng_state(state, {index}) does not restore device {index}"
+        assert differing(first, second) == 0, of_draws(accelerator.manual_seed_all, name, said)
+        said = f"set_rng_state() with arguments by name does not restore device {index}"
+        assert differing(first, third) == 0, of_draws(accelerator.manual_seed_all, name, said)
 
 
 @case("accelerator.rng.state_saved", requires=[RNG_STATE])
@@ -260,7 +267,8 @@ def test_state_saved(accelerator, device):
     for copy in (torch.load(buffer, weights_only=True), state.cpu(), state.clone()):
         accelerator.set_rng_state(copy)
         drawn = torch.randn(129, device=device)
-        assert differing(drawn, expected) == 0, "a copied state does not restore the generator"
+        said = "a copied state does not restore the generator"
+        assert differing(drawn, expected) == 0, of_draws(accelerator.manual_seed, device, said)
         again = torch.randn(129, device=device)
         assert differing(again, expected) > 0, "the first draw behind set_rng_state() does not move the state on"
 
@@ -277,7 +285,8 @@ def test_state_not_consumed(accelerator, device):
         rounds.append(torch.randn(65, device=device))
 
     assert torch.equal(state, kept), "set_rng_state() or drawing wrote into the state that was passed in"
-    assert differing(rounds[0], rounds[1]) == differing(rounds[0], rounds[2]) == 0, "a state restores only once"
+    once = differing(rounds[0], rounds[1]) == differing(rounds[0], rounds[2]) == 0
+    assert once, of_draws(accelerator.manual_seed, device, "a state restores only once")
 
 
 @case("accelerator.rng.state_of_another_seed", requires=[RNG_STATE])
@@ -289,8 +298,10 @@ def test_state_of_another_seed(accelerator, device):
     accelerator.manual_seed(99)
     accelerator.set_rng_state(state)
 
-    assert differing(torch.randn(65, device=device), expected) == 0, (
-        "after set_rng_state() the seed that was set before it is still in effect"
+    assert differing(torch.randn(65, device=device), expected) == 0, of_draws(
+        accelerator.manual_seed,
+        device,
+        "after set_rng_state() the seed that was set before it is still in effect",
     )
 
     # The state holds "all the necessary bits to restore a Generator to a specific point in time", as PyTorch documents.

@@ -5,6 +5,7 @@ The ``out=`` form has to write its output. It may draw other numbers than the pl
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -18,6 +19,7 @@ from conformance.suites.operators.calls.classes import is_factorisation
 from conformance.suites.operators.calls.execution import call, perform
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.judging import with_equal_strides
+from conformance.suites.shared_bodies import of_draws
 
 from . import forms
 from .arrangements import poisoned
@@ -42,7 +44,7 @@ def check(cell: Cell, sample: Call, expected: Any) -> None:
     _check_inputs(cell, sample, arguments)
     cell.judge.metadata(sample, first, expected, with_equal_strides(cell.on(sample), sample), own=False)
     again = draw(cell, sample, seed=1)
-    cell.judge.claim(sample, repeats(first, again), "the same seed gave different numbers")
+    _claim_repeated(cell, sample, repeats(first, again))
     cell.tally.compared += 1
     cell.tally.drawn.add(sample.number)
     if _is_informative(expected):
@@ -69,11 +71,18 @@ def _check_out(cell: Cell, form: Call, expected: torch.Tensor) -> None:
     execution.reseed(1, cell.device)
     returned, out = perform(execution.execute, cell.info, arguments), arguments.extra["out"]
     _check_inputs(cell, form, arguments)
-    cell.judge.claim(form, repeats(returned, draw(cell, form, seed=1)), "the same seed gave different numbers")
+    _claim_repeated(cell, form, repeats(returned, draw(cell, form, seed=1)))
     cell.judge.claim(form, returned.shape == out.shape and _same(returned, out), "the result is not the output")
     cell.judge.metadata(form, out, expected, own=False)
     if not repeats(draw(cell, form.into("", None), seed=1), out):
         check_statistics(cell, form)
+
+
+def _claim_repeated(cell: Cell, form: Call, same: bool) -> None:
+    """Claim that one seed gave the same numbers twice. A device that draws late is named as such."""
+    said = "the same seed gave different numbers"
+    seed = functools.partial(execution.reseed, device=cell.device)
+    cell.judge.claim(form, same, said if same else of_draws(seed, cell.device, said))
 
 
 def into_output(info: Any, sample: Call, like: torch.Tensor) -> Call:
