@@ -16,7 +16,7 @@ class Randomness(Protocol):
         """Return the module that holds the random functions."""
 
     def generator(self, module: Any, index: int) -> torch.Generator: ...
-    def seed(self, module: Any, current: int, seed: int) -> None: ...
+    def seed(self, module: Any, current: int, seed: int, count: Callable[[], int] | None = None) -> None: ...
     def seed_all(self, module: Any, count: int, seed: int) -> None: ...
     def initial_seed(self, module: Any, current: int) -> int: ...
     def state(self, module: Any, index: int) -> torch.Tensor: ...
@@ -29,7 +29,7 @@ class _Generators:
     def generator(self, module: Any, index: int) -> torch.Generator:
         raise NotImplementedError
 
-    def seed(self, module: Any, current: int, seed: int) -> None:
+    def seed(self, module: Any, current: int, seed: int, count: Callable[[], int] | None = None) -> None:
         self.generator(module, current).manual_seed(seed)
 
     def seed_all(self, module: Any, count: int, seed: int) -> None:
@@ -73,10 +73,12 @@ class DeviceGenerators(_Generators):
         missing = f"neither {instead_of}() nor" if instead_of else "no"
         raise NotImplementedError(f"{module.__name__} has {missing} default_generators")
 
-    def seed(self, module: Any, current: int, seed: int) -> None:
+    def seed(self, module: Any, current: int, seed: int, count: Callable[[], int] | None = None) -> None:
+        """Seed device ``current``. ``count()`` counts the devices, for a module that does not."""
+        count = getattr(module, "device_count", count)
         if hasattr(module, "manual_seed"):
             module.manual_seed(seed)
-        elif hasattr(module, "manual_seed_all") and hasattr(module, "device_count") and module.device_count() == 1:
+        elif hasattr(module, "manual_seed_all") and count is not None and count() == 1:
             # With one device, the seed of all devices is the seed of this one.
             module.manual_seed_all(seed)
         else:

@@ -111,7 +111,7 @@ class TorchAccelerator(TorchBackend):
         return self.randomness.state(self._module, self._index(device_index))
 
     def manual_seed(self, seed: int) -> None:
-        self.randomness.seed(self._module, self.current_device(), int(seed))
+        self.randomness.seed(self._module, self.current_device(), int(seed), self.device_count)
 
     def manual_seed_all(self, seed: int) -> None:
         self.randomness.seed_all(self._module, self.device_count(), int(seed))

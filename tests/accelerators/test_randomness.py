@@ -81,6 +81,18 @@ def test_the_seed_of_all_devices_is_the_seed_of_one(devices):
         assert seeds == []
 
 
+def test_the_accelerator_counts_devices_for_a_module_that_does_not():
+    """dlprimitives' module has manual_seed_all() and no device_count()."""
+    seeds = []
+    module = SimpleNamespace(__name__="torch.quiet", manual_seed_all=seeds.append)
+
+    DeviceGenerators().seed(module, 0, 9, lambda: 1)
+
+    assert seeds == [9]
+    with pytest.raises(NotImplementedError, match=r"^torch\.quiet has neither manual_seed\(\) nor default"):
+        DeviceGenerators().seed(module, 0, 9, lambda: 2)
+
+
 def test_without_function_and_generators_the_module_is_named():
     module, numbers = SimpleNamespace(__name__="torch.quiet"), DeviceGenerators()
 

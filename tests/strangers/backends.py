@@ -175,6 +175,16 @@ BACKENDS = (
         cells=100,
         checkout="OPENREG",
     ),
+    # Kernels in OpenCL, which pocl compiles for the CPU. Its folder needs a build, with this torch.
+    Backend(
+        "dlprimitives",
+        "ocl_accelerator:OCL",
+        imports="pytorch_ocl",
+        advice="set DLPRIMITIVES to a folder that has the package pytorch_ocl, built with this torch, and install "
+        "pocl-opencl-icd",
+        cells=100,
+        checkout="DLPRIMITIVES",
+    ),
     # PyTorch's LazyTensor with its TorchScript backend, which every build of torch has. It records operators into a
     # graph, and runs it when somebody reads a value. Forward mode ends the process, so most training cells cost a new
     # worker.

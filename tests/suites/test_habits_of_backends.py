@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
@@ -136,3 +137,50 @@ def takes_all_indices(function: Any, sample: Call, **extra: Any) -> Any:
 
 def test_the_last_offset_of_bags_is_the_number_of_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_habit(monkeypatch, takes_all_indices, "nn.functional.embedding_bag[float32-inference]").count > 10
+
+
+def writes_from_the_end(function: Any, sample: Call, **extra: Any) -> Any:
+    """Write the elements of a view one by one, the last one first."""
+    found = call(function, sample, **extra)
+    if function is not torch.as_strided_scatter or extra or not sample.input.is_contiguous():
+        return found
+    base, (source, size, stride), offset = sample.input.clone(), sample.args[:3], sample.kwargs.get("storage_offset", 0)
+    memory = base.view(-1)
+    places = torch.arange(len(memory)).as_strided(size, stride, offset).reshape(-1)
+    for place, value in reversed(list(zip(places.tolist(), source.reshape(-1), strict=True))):
+        memory[place] = value
+    return base
+
+
+def test_of_two_values_for_one_place_in_a_view_either_may_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_habit(monkeypatch, writes_from_the_end, "as_strided_scatter[float32-inference]").count > 10
+
+
+def without_float64(function: Any, sample: Call, **extra: Any) -> Any:
+    """Refuse to compute in float64."""
+    if torch.float64 in (*sample.args, *sample.kwargs.values()):
+        raise RuntimeError("Failed x.dtype() == float_data")
+    return call(function, sample, **extra)
+
+
+@pytest.mark.parametrize("cell", ["log_softmax.with_dtype[float32-inference]", "softmax.with_dtype[float32-training]"])
+def test_a_dtype_that_is_not_declared_may_be_refused(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "execute", without_float64)
+    with pytest.raises(EnvironmentLacks, match=r"a result in float64, which the accelerator does not declare"):
+        run(f"operators.{cell}", dtypes=frozenset({"float32"}))
+    with pytest.raises(RuntimeError, match="float_data"):
+        run(f"operators.{cell}", dtypes=frozenset({"float32", "float64"}))
+
+
+def keeps_the_size(function: Any, sample: Call, **extra: Any) -> Any:
+    """Write into an output of a wrong size from its start, and leave its size as it is."""
+    if (out := extra.get("out")) is None:
+        return call(function, sample, **extra)
+    result = call(function, sample)
+    out.view(-1)[: result.numel()].copy_(result.reshape(-1)[: out.numel()])
+    return out
+
+
+def test_true_over_true_is_not_taken_for_nothing_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match=r"wrong-size outputs: shape is"):
+        with_habit(monkeypatch, keeps_the_size, "any[float32-inference]")

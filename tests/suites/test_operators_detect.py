@@ -25,13 +25,14 @@ def planned() -> dict[str, Case]:
     return {case.id: case for case in catalogue.generate()}
 
 
-def run(case_id: str, base: int = 0) -> Checker:
-    """One case's body under the seeds the plugin would give it."""
+def run(case_id: str, base: int = 0, dtypes: frozenset[str] | None = None) -> Checker:
+    """One case's body under the seeds the plugin would give it, for a device that declares ``dtypes``."""
     seed = seed_of(case_id, base)
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
     check = Checker()
+    check.dtypes = dtypes
     cell.run(planned()[case_id], CPU, check)
     return check
 

@@ -16,6 +16,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.accelerators.torch_accelerator import TorchAccelerator
+from conformance.reports.verdict import Outcome
 from tests.defects.bench import Bench, is_red
 from tests.defects.faults import Fault, Where, armed
 from tests.rows import every_row
@@ -161,6 +163,12 @@ class _DrawsLate(TorchFunctionMode):
         return result
 
 
+def _fills_from_the_start(call: Any, args: Any, kwargs: Any) -> Any:
+    """Fill as many elements as there are, from the start of the memory on."""
+    call(args[0].as_strided(args[0].shape, args[0].stride(), 0), *args[1:], **kwargs)
+    return args[0]
+
+
 def _keeps_results(name: str = "mm") -> Context:
     """Keep a copy of what each backward or forward of an operator gives."""
     kept = []
@@ -280,6 +288,8 @@ ROWS = (
         _loads(lambda x: x.contiguous() if not x.requires_grad else x)),
     Row("the seed is ignored", "accelerator.rng.state_is_a_copy", "manual_seed() is ignored",
         with_switches(rng_seed_ignored=1)),
+    Row("a view is filled from the start of the memory on", "accelerator.synchronize.idle", "wrote elsewhere",
+        around("fill_", _fills_from_the_start)),
     *(Row(f"numbers are drawn late: {name}", f"accelerator.rng.{name}", "are drawn when somebody reads", _DrawsLate)
       for name in ("seed_repeats[randn]", "seed_all_repeats", "state_is_a_copy", "state_roundtrip[randn]",
                    "state_odd_sizes[7]", "state_index", "state_saved", "state_not_consumed", "state_of_another_seed",
@@ -393,6 +403,30 @@ class Lacks(TorchFunctionMode):
         if on_device and getattr(func, "__name__", "") in ("eye", "all", "tolist"):
             raise NotImplementedError(f"'{func.__name__}' is not implemented")
         return func(*args, **given)
+
+
+class _NoUnsigned(TorchFunctionMode):
+    """A device without wide unsigned integers, which no claim covers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.to and torch.uint16 in args and args[0].device.type == "sim":
+            raise RuntimeError("Unsupported data type:UInt16")
+        return func(*args, **(kwargs or {}))
+
+
+def _no_initial_seed() -> AbstractContextManager[Any]:
+    return mock.patch.object(TorchAccelerator, "initial_seed", mock.Mock(side_effect=NotImplementedError("no seed")))
+
+
+@every_row({"dtype.cast_to_unsigned[uint16]": _NoUnsigned, "rng.seed_all_repeats": _no_initial_seed}.items())
+def test_what_no_claim_covers_is_not_asked_for(row: tuple[str, Context]) -> None:
+    name, context = row
+    place = Bench()
+
+    with context():
+        found = place.run(f"accelerator.{name}")
+
+    assert found.outcome is Outcome.PASS, found.message
 
 
 PROBES = (

@@ -16,7 +16,7 @@ from conformance.accelerators.capabilities import (
     Cell,
     Mode,
 )
-from conformance.judging.finding import Refused, environment_lacks
+from conformance.judging.finding import environment_lacks
 from conformance.numerics.compare import without_nan
 from conformance.plan.case import Level, case
 
@@ -207,7 +207,9 @@ def test_cast_to_unsigned(check, device, dtype):
     try:
         result = source.to(device).to(dtype_of(dtype)).cpu()
     except (RuntimeError, TypeError) as error:
-        raise Refused(f"the device has no {dtype}: {str(error).splitlines()[0]}") from error
+        # No claim covers these dtypes: a refusal is right, and silence is not.
+        assert str(error), f"a cast to {dtype} is refused without a word"
+        return
 
     expected = source.to(dtype_of(dtype))
     wrong = differing_bytes(check.bits(result), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import torch
@@ -115,10 +116,12 @@ def test_seed_all_repeats(accelerator):
     names = [accelerator.device_name(index) for index in range(accelerator.device_count())]
 
     accelerator.manual_seed_all(76)  # an earlier case may have left the seed that is set next
-    before = accelerator.initial_seed()
+    with contextlib.suppress(NotImplementedError):  # a device without initial_seed() fails in the cases about it
+        before = accelerator.initial_seed()
+        accelerator.manual_seed_all(77)
+        if accelerator.initial_seed() == before:
+            stub(f"manual_seed_all(77) has no effect: initial_seed() is {before} as before")
     accelerator.manual_seed_all(77)
-    if accelerator.initial_seed() == before:
-        stub(f"manual_seed_all(77) has no effect: initial_seed() is {before} as before")
     first = [torch.randn(65, device=name) for name in names]
     accelerator.manual_seed_all(77)
     second = [torch.randn(65, device=name) for name in names]

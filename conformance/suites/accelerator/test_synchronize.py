@@ -50,9 +50,12 @@ def test_idle(accelerator, device):
 
     assert torch.equal(kept.cpu(), numbers(torch.device("cpu"))), "values changed while nothing was queued"
     for number, written in ((5, view), (6, flat)):
+        before = kept.cpu()
         written.fill_(float(number))
-        same = bool((kept.cpu().view(-1)[3:] == number).all())
-        assert same, "a view made before synchronize() shares no memory with its base"
+        after = kept.cpu()
+        assert not torch.equal(after, before), "a view made before synchronize() shares no memory with its base"
+        wrong = int((after.view(-1)[3:] != number).sum())
+        assert wrong == 0, f"fill_() of a view wrote elsewhere: {wrong} elements of the base are not {number}"
 
 
 @case("accelerator.synchronize.every_device", requires=[SYNCHRONIZE], level=Level.CORE)

@@ -25,6 +25,7 @@ from .calls.work import Extent, work
 from .checks import certain_draws, error_inputs, training
 from .inputs.comparing import check_samples
 from .inputs.families import Stage, families
+from .inputs.settings import plain_leaves
 from .judge.cells import Cell, Failure
 from .judge.script import script
 
@@ -78,7 +79,7 @@ def _run_cell(case: Case, info: Any, device: torch.device, check: Checker) -> No
     dtype, trains, probe = getattr(torch, str(case.dtype)), case.mode == "training", not case.in_reference
     deep = case.tier is Tier.DEEP
     usual = work(deep).training if trains else work(deep).inference
-    samples = _samples(info, dtype, trains, work(deep).probe if probe else usual, probe=probe)
+    samples = _declared(_samples(info, dtype, trains, work(deep).probe if probe else usual, probe=probe), dtype, check)
     if not (trains or probe):
         samples += certain_draws.samples(info, dtype)
     cell = Cell.of(info, dtype, device, check, samples, watched=usual.watched, deep=deep)
@@ -136,6 +137,33 @@ def _samples(info: Any, dtype: torch.dtype, trains: bool, extent: Extent, *, pro
     if not samples:
         raise Refused(f"the database has no samples for {dtype}")
     return samples
+
+
+def _declared(samples: list[Call], dtype: torch.dtype, check: Checker) -> list[Call]:
+    """Return the samples without those that ask for a result in a dtype that the device does not declare.
+
+    Raises EnvironmentLacks if none is left. A cell whose own dtype is not declared is probed with all samples.
+    """
+    declared = check.dtypes
+    if declared is None or _name(dtype) not in declared:
+        return samples
+    asked = [[leaf for leaf in plain_leaves(sample) if isinstance(leaf, torch.dtype)] for sample in samples]
+    lacking = [[_name(one) for one in of_one if _has_claim(one) and _name(one) not in declared] for of_one in asked]
+    left = [sample for sample, names in zip(samples, lacking, strict=True) if not names]
+    if samples and not left:
+        raise EnvironmentLacks(
+            f"Each sample asks for a result in {lacking[0][0]}, which the accelerator does not declare."
+        )
+    return left
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _has_claim(dtype: torch.dtype) -> bool:
+    """Return whether computing in the dtype has a claim of its own: integers and bool are indices and masks too."""
+    return dtype.is_floating_point or dtype.is_complex
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Calls that write two values to one place: which of them stays is open, so no result is wrong.
 
-The documentation of ``scatter``, ``index_copy``, ``index_put``, ``put`` and ``max_unpool`` says so. In a parallel
-kernel any of them may be the last.
+The documentation of ``scatter``, ``index_copy``, ``index_put``, ``put`` and ``max_unpool`` says so, and that of
+``as_strided`` about views whose elements share memory. In a parallel kernel any of them may be the last.
 """
 
 from __future__ import annotations
@@ -59,6 +59,15 @@ def _of_index_put(sample: Call) -> list[torch.Tensor]:
     return [torch.zeros(int(counts.max()) if counts.numel() else 0)]
 
 
+def _of_as_strided_scatter(sample: Call) -> list[torch.Tensor]:
+    """Return the places in memory that ``as_strided_scatter`` writes to: strides may give two elements one place."""
+    size, stride = sample.args[1:3]
+    if 0 in size:
+        return []
+    last = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    return [torch.arange(last + 1).as_strided(size, stride).reshape(-1)]
+
+
 def _of_max_unpool(dims: int) -> Callable[[Call], list[torch.Tensor]]:
     """Return a function for the places that ``max_unpool`` writes to in images of so many dimensions."""
     return lambda sample: [sample.args[0].flatten(-dims)]
@@ -75,5 +84,6 @@ _PLACES: Final[dict[str, Callable[[Call], list[torch.Tensor]]]] = {
     "index_copy": _of_index_copy,
     "index_put": _of_index_put,
     "put": _of_put,
+    "as_strided_scatter": _of_as_strided_scatter,
     **{f"nn.functional.max_unpool{dims}d": _of_max_unpool(dims) for dims in (1, 2, 3)},
 }

@@ -18,7 +18,7 @@ import torch
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.trees import leaves, mapped
-from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls import execution, repeated_writes
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_elementwise, is_factorisation
 from conformance.suites.operators.calls.execution import attempt, host_call
@@ -462,10 +462,15 @@ def computes(cell: Cell, sample: Call) -> bool:
 
 
 def _result(cell: Cell, sample: Call) -> tuple[Any] | None:
-    """Return the host's result, as the one element of a tuple; None if it refuses, draws, or makes many elements."""
+    """Return the host's result, as the one element of a tuple; None if it refuses, draws, or makes many elements.
+
+    Where two values are written to one place, either may stay, so such a call has no result either.
+    """
     state = torch.get_rng_state()
     found = host_call(cell.info.op, sample)
     if found.error is not None:  # the argument does not exist, or has no such value
+        return None
+    if repeated_writes.are_in(cell.info, sample):
         return None
     if found.draws:
         torch.set_rng_state(state)

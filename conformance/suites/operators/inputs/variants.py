@@ -18,7 +18,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.numerics import layout, transfer
 from conformance.numerics.compare import compare, plain, same_bits
 from conformance.numerics.transfer import copied
-from conformance.numerics.trees import leaves
+from conformance.numerics.trees import leaves, tensors
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import Attempt, HostCall, attempt, call, host_call, processed, settled
@@ -221,6 +221,12 @@ def _integers(leaf: Any) -> torch.Tensor:
     return poisoned(leaf.shape, dtype)
 
 
+def _judge_effect(cell: Cell, made: Call, before: Any, outs: tuple[Any, Any]) -> None:
+    """Report a call that wrote nothing into its output. True over True does not show it."""
+    if not all(out.dtype is torch.bool and bool(out.all()) for out in tensors(outs[1])):
+        cell.judge.effect(made, before, *outs)
+
+
 def _into(
     cell: Cell,
     sample: Call,
@@ -252,7 +258,7 @@ def _into(
     oracle = of_forward(cell.info, sample)
     n = cell.judge.length(host, host_attempt.value)
     # First of all: a call that wrote nothing is reported as a stub and not as wrong values.
-    cell.judge.effect(made, before, device_out, host_out)
+    _judge_effect(cell, made, before, (device_out, host_out))
     returned, written = host_attempt.value, host_out
     if _shapes(device_out) == _shapes(value) != _shapes(host_out):
         # The CPU keeps some empty outputs of a wrong size. A device that resizes them does what the documentation says.
