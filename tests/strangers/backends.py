@@ -175,13 +175,15 @@ BACKENDS = (
         cells=100,
         checkout="OPENREG",
     ),
-    # Kernels in OpenCL, which pocl compiles for the CPU. Its folder needs a build, with this torch.
+    # Kernels in OpenCL, which pocl compiles for the CPU: minutes for a convolution. pocl 3.1 lacks functions of OpenCL
+    # 2.0, so the build has to ask for `-cl-std=CL1.2` and `CUSTOM_REDUCE`, which dlprimitives has for older drivers.
     Backend(
         "dlprimitives",
         "ocl_accelerator:OCL",
         imports="pytorch_ocl",
         advice="set DLPRIMITIVES to a folder that has the package pytorch_ocl, built with this torch, and install "
         "pocl-opencl-icd",
+        environment={"POCL_MAX_PTHREAD_COUNT": "1"},
         cells=100,
         checkout="DLPRIMITIVES",
     ),

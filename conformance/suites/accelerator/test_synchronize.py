@@ -50,7 +50,7 @@ def test_idle(accelerator, device):
 
     assert torch.equal(kept.cpu(), numbers(torch.device("cpu"))), "values changed while nothing was queued"
     for number, written in ((5, view), (6, flat)):
-        before = kept.cpu()
+        before = kept.cpu().clone()  # the host's cpu() gives the tensor itself
         written.fill_(float(number))
         after = kept.cpu()
         assert not torch.equal(after, before), "a view made before synchronize() shares no memory with its base"

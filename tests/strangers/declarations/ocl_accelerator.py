@@ -46,5 +46,6 @@ OCL = OpenCL(
     capabilities=frozenset(one for one in VOCABULARY.values() if one.core)
     | dtypes("float32", detail=Detail.HOST)
     | strided_only("float32")
-    | operators_without(("float32",), _COMPLEX, "no complex dtype"),
+    | operators_without(("float32",), _COMPLEX, "no complex dtype")
+    | operators_without(("float32",), ("hash_tensor",), "no uint64"),
 )
