@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -118,14 +118,14 @@ def differing(left: torch.Tensor, right: torch.Tensor) -> int:
     return int((first != second).sum())
 
 
-def of_draws(seed, device, said):
+def of_draws(seed: Callable[[int], object], device: torch.device | str, said: str) -> str:
     """Return what is said of numbers that do not repeat, with the cause before it if the device draws late.
 
     ``seed(number)`` seeds the device. A device that records operators may draw when somebody reads the numbers, with
     the state of that time. Then no seed and no state repeats the numbers of a call, and every case about them fails.
     """
 
-    def draw(number):
+    def draw(number: int) -> torch.Tensor:
         seed(number)
         return torch.randn(65, device=device)
 
