@@ -78,6 +78,17 @@ def _without_strides(forward):
     return called
 
 
+def _weight_without_strides(forward):
+    def called(self, *inputs, **named):
+        name = next(name for name, tensor in self.named_parameters() if tensor.dim() > 1)
+        weight = getattr(self, name)
+        wrong = torch.as_strided(weight, weight.shape, torch.empty(weight.shape).stride())
+        setattr(self, name, nn.Parameter(wrong.detach()))
+        return forward(self, *inputs, **named)
+
+    return called
+
+
 def _same_mask(forward):
     def called(self, input):
         if not self.training:
@@ -94,6 +105,8 @@ def _same_mask(forward):
         ("BatchNorm1d", _stale_buffer, "running_mean"),
         ("Linear", _one_wrong, "result 0 is off"),
         ("Tanh", _without_strides, "strided: result 0"),
+        ("Linear", _weight_without_strides, "weights with other strides: result 0"),
+        ("LSTMCell", _weight_without_strides, "weights with other strides: result 0"),
         ("Dropout", _same_mask, "equal to the row before"),
     ],
 )

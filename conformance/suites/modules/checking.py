@@ -23,7 +23,7 @@ from conformance.suites.operators.inputs.randomness import repeats
 
 from . import database, laws
 from .call import HOST, ModuleCall
-from .layouts import Change, layouts
+from .layouts import WEIGHTS, Change, arrange_weights, has_weights, layouts
 
 #: Seed of the cotangents, and of modules that draw.
 _SEED = 11
@@ -60,6 +60,8 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
     largest = max(chosen, key=lambda call: sum(tensor.numel() for tensor in call.tensors))
     for layout, change in layouts(largest).items():
         check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
+    if has_weights(largest.made(dtype)):
+        check_call(check, name, largest, device, dtype, training=training, variant=WEIGHTS)
     if training:
         _check_second_backward(check, name, largest, device, dtype)
     if training and database.modes_differ(name):
@@ -79,7 +81,8 @@ def check_call(
 ) -> Exception | None:
     """Compare one call, in train() and with gradients if ``training``, else in eval() without.
 
-    ``variant`` names the layout that ``change`` gives to the inputs, or is ``EVALUATED``, eval() with gradients.
+    ``variant`` names the layout that ``change`` gives to the inputs, or is ``WEIGHTS``, or ``EVALUATED``: eval() with
+    gradients.
     Return the host's exception for a call that neither the device nor the host computes in this dtype and layout.
     """
     original, given = call.made(dtype).train(training and variant != EVALUATED), call.rounded(dtype)
@@ -89,10 +92,14 @@ def check_call(
     module = copy.deepcopy(original).to(device=device, dtype=dtype)
     if variant == "channels last":
         module = module.to(memory_format=_format(given))  # type: ignore[call-overload]  # torch's types lack it
+    on_host = copy.deepcopy(original).to(dtype)
+    if variant == WEIGHTS:
+        arrange_weights(module, on_host, device)
+        arrange_weights(on_host, on_host, HOST)
     last_call.note_step(last_call.ON_HOST)
     exact = host_run(copy.deepcopy(original), given.arranged(torch.Tensor.contiguous), HOST, torch.float64, training)
-    host = functools.cache(lambda: host_run(copy.deepcopy(original).to(dtype), given, HOST, dtype, training))
-    if change is not None:
+    host = functools.cache(lambda: host_run(on_host, given, HOST, dtype, training))
+    if change is not None or variant == WEIGHTS:
         try:
             host()  # first: a kernel that refuses a layout in a thread of autograd may end a device's process
         except Exception as refusal:

@@ -1,13 +1,20 @@
-"""Memory layouts of a module's inputs."""
+"""Memory layouts of a module's inputs and of its parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+from torch import nn
+
+from conformance.numerics.transfer import copied_with_memory
 
 from .call import ModuleCall
 
+#: Name of the layout of parameters that ``arrange_weights`` makes.
+WEIGHTS = "weights with other strides"
+#: Dimensions of a matrix.
+_MATRIX = 2
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -22,6 +29,29 @@ def layouts(call: ModuleCall) -> dict[str, Change]:
     if any(tensor.dim() in (4, 5) for tensor in floating):
         found["channels last"] = channels_last
     return found
+
+
+def has_weights(module: nn.Module) -> bool:
+    """Return whether a parameter of the module can have other strides."""
+    return any(tensor.is_floating_point() and tensor.numel() > 1 for tensor in module.parameters())
+
+
+def arrange_weights(module: nn.Module, source: nn.Module, device: torch.device) -> nn.Module:
+    """Give each parameter of ``module`` on ``device`` the numbers of ``source`` on the host, with other strides.
+
+    A matrix is stored by columns, as one that is shared with a transposed layer; a vector is every second number.
+    """
+    for part, original in zip(module.modules(), source.modules(), strict=True):
+        for name, given in list(original.named_parameters(recurse=False)):
+            numbers = given.detach()
+            view = by_columns(numbers) if numbers.dim() >= _MATRIX else strided(numbers)
+            setattr(part, name, nn.Parameter(copied_with_memory(view, device), requires_grad=given.requires_grad))
+    return module
+
+
+def by_columns(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the same numbers with the first dimension as the innermost one in memory."""
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1)
 
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
