@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.capabilities import DTYPES
 from conformance.judging.checker import Checker
@@ -129,6 +130,31 @@ def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken
     monkeypatch.setattr(checking.laws, "_drawn", drawn_with_the_defect)
 
     assert said in judged(name)
+
+
+class _TwoUnits(TorchDispatchMode):
+    """A tanh that is off by two units in the last place, as CUDA's may be."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is not torch.ops.aten.tanh.default:
+            return result
+        for _ in range(2):
+            result = torch.nextafter(result, torch.zeros_like(result))
+        return result
+
+
+@pytest.mark.parametrize("name", ["Tanh", "RNN"])
+def test_roundings_that_a_device_may_have_are_right_where_tanh_is_saturated(monkeypatch, name):
+    run = checking.run
+
+    def on_the_device(*arguments):
+        with _TwoUnits():
+            return run(*arguments)
+
+    monkeypatch.setattr(checking, "run", on_the_device)
+
+    assert judged(name) == ""
 
 
 @pytest.mark.parametrize("name", ["BatchNorm1d", "Linear", "Tanh", "Dropout", "LSTM", "Embedding"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from conformance.judging.finding import EnvironmentLacks
-from conformance.numerics.budgets import load_table
+from conformance.numerics.budgets import load_table, unit_roundoff
 from conformance.numerics.compare import plain, same_bits, without_nan
 from conformance.numerics.nearness import METRIC, Near, bound_of
 from conformance.numerics.trees import tensors
@@ -20,6 +21,7 @@ from conformance.process import last_call
 from conformance.suites.operators.calls.execution import gradients_twice, reseed
 from conformance.suites.operators.calls.passes import cotangents
 from conformance.suites.operators.inputs.randomness import repeats
+from conformance.suites.operators.judge.oracle import Intermediates
 
 from . import database, laws
 from .call import HOST, ModuleCall
@@ -27,6 +29,8 @@ from .layouts import WEIGHTS, Change, arrange_weights, has_weights, layouts
 
 #: Seed of the cotangents, and of modules that draw.
 _SEED = 11
+#: Runs with changed intermediate results that show how far roundings reach.
+_ROUGH = 2
 #: Variant of a call with gradients in which the module is in eval().
 EVALUATED = "in eval()"
 
@@ -46,6 +50,18 @@ class Run:
     raw: list[torch.Tensor]
     inputs: list[torch.Tensor]
     drew: bool
+
+
+@dataclass(frozen=True)
+class References:
+    """Runs on the host that judge a run: in float64, in its dtype, and in float64 with roundings of the dtype.
+
+    The last two are made where they are needed.
+    """
+
+    exact: Run
+    host: Callable[[], Run]
+    rough: Callable[[], list[Run]]
 
 
 def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype, *, training: bool) -> None:
@@ -122,8 +138,10 @@ def check_call(
     if variant == "channels last" and database.layout_is_kept(name):
         wide = host_run(copy.deepcopy(original), given, HOST, torch.float64, training)
         _check_format(check, label, found.raw, host().raw, wide.raw)
-    _compare(check, label, found, exact, host, "results", bound_of(Near.FORWARD, dtype))
-    _compare(check, label, found, exact, host, "gradients", bound_of(Near.GRADIENTS, dtype))
+    rough = functools.cache(lambda: _rough_runs(original, given.arranged(torch.Tensor.contiguous), dtype, training))
+    references = References(exact, host, rough)
+    _compare(check, label, found, references, "results", bound_of(Near.FORWARD, dtype))
+    _compare(check, label, found, references, "gradients", bound_of(Near.GRADIENTS, dtype))
     return None
 
 
@@ -208,9 +226,19 @@ def _check_format(
             check.that(kept, f"{label}: the result is not in the channels-last format of input and weights")
 
 
-def _compare(check: Any, label: str, found: Run, exact: Run, host: Any, part: str, bound: float) -> None:
-    """Compare the tensors of one part of two runs; the host's run in the same dtype is made where it is needed."""
-    actual, expected = getattr(found, part), getattr(exact, part)
+def _rough_runs(original: nn.Module, call: ModuleCall, dtype: torch.dtype, training: bool) -> list[Run]:
+    """Return runs in float64 whose every result is changed by up to twice the unit roundoff of ``dtype``."""
+    found = []
+    for seed in range(_ROUGH):
+        module = copy.deepcopy(original)
+        with Intermediates(seed, inside=True, step=unit_roundoff(dtype)):
+            found.append(host_run(module, call, HOST, torch.float64, training))
+    return found
+
+
+def _compare(check: Any, label: str, found: Run, references: References, part: str, bound: float) -> None:
+    """Compare the tensors of one part of a run."""
+    actual, expected = getattr(found, part), getattr(references.exact, part)
     check.that(actual.keys() == expected.keys(), f"{label}: {part} {sorted(actual)}, expected {sorted(expected)}")
     whole = max((_size(value) for value in expected.values() if value is not None), default=0.0)
     for name, right in expected.items():
@@ -227,7 +255,9 @@ def _compare(check: Any, label: str, found: Run, exact: Run, host: Any, part: st
         scale = whole if scale <= limits().vanishing * whole else scale
         error, allowed = _error(value, right, scale), bound
         if not error <= bound:
-            allowed = max(bound, limits().host * _host_error(host, part, name, right, scale))
+            allowed = max(bound, limits().host * _error_of(lambda: [references.host()], part, name, right, scale))
+            if not error <= allowed:
+                allowed = max(allowed, limits().rounding * _error_of(references.rough, part, name, right, scale))
             check.that(error <= allowed, f"{what} is off by {error:.3g} of its largest element, allowed {allowed:.3g}")
         check.that(True, what)
         check.metric(METRIC, max(float(check.metrics.get(METRIC, 0.0)), round(error / allowed, 6)))
@@ -237,13 +267,13 @@ def _named(part: str, name: str) -> str:
     return f"the gradient of {name}" if part == "gradients" else name
 
 
-def _host_error(host: Any, part: str, name: str, right: torch.Tensor, scale: float) -> float:
-    """Return the error of PyTorch's CPU in the same dtype; 0 if it has no kernel."""
+def _error_of(runs: Callable[[], list[Run]], part: str, name: str, right: torch.Tensor, scale: float) -> float:
+    """Return the largest error of some runs on the host; 0 if it cannot make them."""
     try:
-        value = getattr(host(), part)[name]
+        values = [getattr(run, part)[name] for run in runs()]
     except Exception:  # the bound alone judges what the host cannot compute
         return 0.0
-    return 0.0 if value is None else _error(value, right, scale)
+    return max((_error(value, right, scale) for value in values if value is not None), default=0.0)
 
 
 def _size(value: torch.Tensor) -> float:

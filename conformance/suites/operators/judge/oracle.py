@@ -180,13 +180,15 @@ class Oracle:
 class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Apply relative changes to the intermediate results of the kernels that PROJECTIONS matches.
 
+    If ``inside``, those of all kernels change. ``step`` is half of the largest change.
+
     Such a kernel subtracts from its input the part along some directions. If nothing is left, as for two normalised
     elements, no change of the inputs shows how far the terms cancel; a change of the terms does.
     """
 
-    def __init__(self, seed: int, *, inside: bool = False) -> None:
+    def __init__(self, seed: int, *, inside: bool = False, step: float = STEP) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._inside, self._generator = inside, torch.Generator().manual_seed(seed)
+        self._inside, self._step, self._generator = inside, step, torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run PyTorch's decomposition of a projection, and change what its operators return."""
@@ -211,7 +213,7 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             return leaf
         # Of different sizes: two terms that change alike would cancel again.
         sizes = torch.rand(leaf.shape, generator=self._generator, dtype=torch.float64) * 4 - 2
-        return leaf * (1 + STEP * sizes)
+        return leaf * (1 + self._step * sizes)
 
 
 #: Elements of a tensor from which it may repeat few numbers, and those that are looked at.
