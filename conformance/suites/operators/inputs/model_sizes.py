@@ -34,8 +34,12 @@ _TERMS: Final = 4099
 _SCATTERS: Final = 40503
 #: Words of a vocabulary, and a number of channels that is no power of two.
 _WORDS, _CHANNELS = 32003, 80
+#: Vocabularies of language models: their rows end behind other multiples of a block.
+_VOCABULARIES: Final = (50257, 128256, 151936)
 #: Numbers per head.
 _HEADS = (64, 80, 96, 128, 160, 256)
+#: Numbers per head of keys and of values where they differ: some models compress the values, or add positions to keys.
+_UNLIKE_HEADS = ((192, 128), (96, 64), (576, 512))
 #: Equal indices.
 _EQUAL = 5003
 #: A mask that leaves a row no score near 0, and a whole number in every dtype beside other scores.
@@ -322,11 +326,17 @@ def _rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
         yield whole(3, width, dtype=dtype)
 
 
+def _scores(dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Yield one token's scores of each word, for the vocabularies of models."""
+    for words in _VOCABULARIES:
+        yield whole(1, words, dtype=dtype)
+
+
 @sizes_of("softmax", "log_softmax", "logsumexp")
 def _softmax(dtype: torch.dtype) -> Iterator[Size]:
     """Yield rows to normalise along the last dimension, and images along their channels."""
     if dtype.is_floating_point:
-        for rows in _rows(dtype):
+        for rows in (*_rows(dtype), *_scores(dtype)):
             yield Size(rows, (-1,))
         yield Size(whole(2, _CHANNELS, 33, 3, dtype=dtype), (1,))
 
@@ -376,7 +386,7 @@ sizes_of("_batch_norm_with_update")(_batch_norm_alone(0.1, 1e-5))
 @sizes_of("nn.functional.cross_entropy")
 def _cross_entropy(dtype: torch.dtype) -> Iterator[Size]:
     """Yield rows of scores, with the index of the right class for each row."""
-    for rows in _rows(dtype):
+    for rows in (*_rows(dtype), *_scores(dtype)):
         yield Size(rows, (places(rows.shape[0], rows.shape[1]),), _named(reduction="none"))
 
 
@@ -394,6 +404,9 @@ def _attention(dtype: torch.dtype) -> Iterator[Size]:
         # As models make them: heads lie beside each other in a row, and batches are several.
         query, key, value = (given(2, count, 2, head).transpose(1, 2) for count in (rows, 33, 33))
         yield Size(query, (key, value), _named(is_causal=True))
+    for wide, narrow in _UNLIKE_HEADS:
+        query, key, value = (given(1, 2, rows, width) for rows, width in ((5, wide), (33, wide), (33, narrow)))
+        yield Size(query, (key, value), _named(scale=1 / wide))
     yield Size(given(1, 1, 5, 64), (given(1, 1, 1025, 64), given(1, 1, 1025, 64)))
     for heads, rows in ((4, 1), (8, 33)):  # several heads of queries for one of keys, with one row as in a decoder
         keys = given(1, heads // 2, 1031, 8)
@@ -690,7 +703,8 @@ def _sort(dtype: torch.dtype) -> Iterator[Size]:
 @sizes_of("topk")
 def _topk(dtype: torch.dtype) -> Iterator[Size]:
     """Yield rows without equal elements, each with a number of largest elements to find."""
-    for shape, most in (((_ROWS, 3), 2), ((2, _WORDS), 50), ((_TERMS,), 2049)):
+    words = [((1, words), 50) for words in _VOCABULARIES]
+    for shape, most in (((_ROWS, 3), 2), ((2, _WORDS), 50), ((_TERMS,), 2049), *words):
         yield Size(_all_unlike(shape, dtype), (most,), trained=False)
 
 
