@@ -101,6 +101,14 @@ def other_defaults(cell: Cell) -> Iterator[Call]:
         yield from with_present_index(cell, sample)
 
 
+@source(Mode.INFERENCE, compare, dtypes=(torch.float16, torch.bfloat16), fixed=True)
+def images_in_16_bits(cell: Cell) -> list[Call]:
+    """Return one sample with an image in channels_last: each dtype may have a kernel of its own for that format."""
+    if cell.is_first_dtype:
+        return []
+    return list(itertools.islice((image for sample in cell.fixed for image in with_images(cell, sample)), 1))
+
+
 @source(Mode.INFERENCE, check_forms, stage=Stage.FORMS, once=True)
 def forms_of_settings(cell: Cell) -> list[Call]:
     """Return the calls with other settings that the device supports: their other forms may be other kernels."""
