@@ -121,12 +121,25 @@ def _attended() -> list[ModuleCall]:
 
 
 def _sequences() -> Iterator[tuple[str, list[ModuleCall]]]:
-    """Yield recurrent modules in both directions: of two layers with rows that end early, and of many and long rows."""
+    """Yield recurrent modules in both directions: with rows that end early, many and long rows, and without biases."""
     sizes = {"input_size": 4, "hidden_size": 3, "bidirectional": True}
     for kind in (nn.RNN, nn.GRU, nn.LSTM):
         early = {**sizes, "num_layers": 2}
         packed = ModuleCall(Packed, (kind,), early, (_x(4, 6, 4), [3, 6, 1, 4]), {}, "a packed sequence")
-        yield kind.__name__, [packed, *(_call(kind, _x(*shape, 4), **sizes) for shape in ((2, 131), (131, 1)))]
+        many = [_call(kind, _x(*shape, 4), **sizes) for shape in ((2, 131), (131, 1))]
+        # PyTorch's database has two layers, both directions and no biases, but none of these together.
+        plain = [_call(kind, _x(5, 3, 4), **sizes, **options, bias=False) for options in _without_biases(kind)]
+        yield kind.__name__, [packed, *many, *plain]
+
+
+def _without_biases(kind: type[nn.Module]) -> Iterator[dict[str, Any]]:
+    """Yield options of a recurrent module beside no biases."""
+    yield {}
+    yield {"num_layers": 2, "batch_first": True}
+    if kind is nn.RNN:
+        yield {"nonlinearity": "relu"}
+    if kind is nn.LSTM:
+        yield {"proj_size": 2}
 
 
 def _shapes() -> Iterator[tuple[str, list[ModuleCall]]]:
