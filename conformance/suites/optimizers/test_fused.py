@@ -42,7 +42,12 @@ _SGD = {
     "weight_decay": _DECAY, "momentum": 0.9, "dampening": 0.0, "nesterov": False, "maximize": False,
     "is_first_step": False,
 }  # fmt: skip
-_ADAMS = (_ADAM, {**_ADAM, "amsgrad": True}, {**_ADAM, "maximize": True, "weight_decay": 0.0})
+_ADAMS = (
+    _ADAM,
+    {**_ADAM, "amsgrad": True},
+    {**_ADAM, "amsgrad": True, "maximize": True},
+    {**_ADAM, "maximize": True, "weight_decay": 0.0},
+)
 KERNELS = {
     "Adam": Kernel("_fused_adam_", 3, _ADAMS, without_last=lambda options: not options["amsgrad"]),
     "AdamW": Kernel("_fused_adamw_", 3, _ADAMS, without_last=lambda options: not options["amsgrad"]),
@@ -53,6 +58,7 @@ KERNELS = {
             _SGD,
             {**_SGD, "dampening": 0.4, "maximize": True},
             {**_SGD, "nesterov": True},
+            {**_SGD, "nesterov": True, "maximize": True},
             {**_SGD, "is_first_step": True},
             {**_SGD, "momentum": 0.0},
         ),
