@@ -36,6 +36,8 @@ def _made(dtype):
         "an empty tensor": matrix[:0],
         "a number": matrix[3, 4],
         "a long vector": torch.arange(1500).remainder(97).to(kind),
+        "a long matrix": torch.arange(1517).remainder(97).to(kind).view(37, 41),
+        "a long batch of matrices": torch.arange(1001).remainder(97).to(kind).view(7, 11, 13),
     }
     if kind.is_floating_point:
         special = torch.tensor([1.5, -0.0, float("nan"), float("inf"), -float("inf"), 1e-4, 30000.0])
