@@ -132,7 +132,7 @@ def test_storage_resize(device):
 
 @case("utils.views.storage_grow", requires=[MEMORY], level=Level.CORE)
 def test_storage_grow(device):
-    """A storage that is enlarged or shrunk keeps the bytes that fit."""
+    """A storage that is enlarged or shrunk keeps the bytes that fit, and a tensor that is resized its elements."""
     tensor = torch.arange(4099.0, device=device)
     storage = tensor.untyped_storage()
 
@@ -142,6 +142,17 @@ def test_storage_grow(device):
 
     assert grown == torch.arange(4099.0).tolist(), "enlarging a storage changed its values"
     assert tensor[:513].tolist() == torch.arange(513.0).tolist(), "shrinking a storage changed the remaining values"
+    for count in (5, 4099):  # torch.Tensor.resize_: existing elements are preserved
+        for resize in (
+            lambda x, shape: x.resize_(shape),
+            lambda x, shape: x.resize_as_(torch.empty(shape, device=x.device)),
+        ):
+            made = torch.arange(count, device=device)
+            resize(made, (3, count))
+            assert made[0].tolist() == list(range(count)), f"enlarging a tensor of {count} elements changed them"
+            resize(made, (2,))
+            resize(made, (count,))
+            assert made.tolist() == list(range(count)), f"shrinking a tensor of {count} elements changed them"
 
 
 WRITES = {
