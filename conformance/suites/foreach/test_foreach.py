@@ -71,11 +71,24 @@ def test_function(device, declaration, case, check):
                     _check_call(check, each, call, places, device, dtype)
         if function.name == "pow" and not dtype.is_floating_point:
             special_lists.check_large_exponents(check, device)
+        if function.name == "norm" and dtype.itemsize < torch.float32.itemsize:
+            _check_wider_norms(check, device, dtype)
         if function.name == "mul":
             matrices.check_products(check, device, dtype)
         _check_beside(check, declaration, function, device, case.dtype)
         if dtype is torch.float32:
             _check_alone(check, declaration, function, device)
+
+
+def _check_wider_norms(check, device: torch.device, dtype: torch.dtype) -> None:
+    """Check norms in float32 of narrow tensors: what is rounded to the narrow dtype in between has fewer bits."""
+    host = [_numbers((length,), dtype, 1.0) for length in (33, 1, 4099)]
+    for order in (1, 2, math.inf):
+        found = torch._foreach_norm([tensor.to(device) for tensor in host], order, dtype=torch.float32)
+        for tensor, norm in zip(host, found, strict=True):
+            label = f"_foreach_norm of order {order} of {len(tensor)} elements of {dtype} in float32"
+            check.equal(norm.dtype, torch.float32, f"{label}: the dtype")
+            near(check, label, norm, torch.linalg.vector_norm(tensor.double(), order), Near.FORWARD)
 
 
 def _places(function: Function) -> list[str]:
