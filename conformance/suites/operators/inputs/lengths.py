@@ -6,6 +6,7 @@ The database's samples of these operators have no length of 0, or no others besi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +39,13 @@ def _ctc(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
         return Call(_NUMBER + number, values, (given, inputs, due), {"reduction": reduction}, source=_TIER)
 
     flat = torch.cat([row[:length] for row, length in zip(targets, due, strict=True)])
-    return [sample(0, targets, "none"), sample(1, flat, "none"), sample(2, targets, "mean")]
+    found = [sample(0, targets, "none"), sample(1, flat, "none"), sample(2, targets, "mean")]
+    # Two labels do not fit into one step: the loss is infinite, and zero_infinity makes it and its gradient zero.
+    beyond = (targets, inputs, torch.tensor([0, 2, 5, 0, 2]))
+    for number, reduction in enumerate(("none", "mean"), 3):
+        given = {"reduction": reduction, "zero_infinity": True}
+        found.append(replace(sample(number, targets, reduction), args=beyond, kwargs=given))
+    return found
 
 
 def _bags(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
