@@ -534,6 +534,16 @@ def _multiplied(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(3 - 2 * given, (dim,))
 
 
+@sizes_of("cdist")
+def _distances(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield more points than are compared pair by pair for each order of a norm, the largest difference among them."""
+    # Differences of the coordinates of two points are all unlike: of equal ones, the gradient of the largest is open.
+    near = torch.tensor([0, 100, 300]) + torch.arange(31).view(-1, 1)
+    far = torch.tensor([40, 170, 1000]) + torch.arange(29).view(-1, 1)
+    for order in (1.0, 2.0, 3.0, math.inf):
+        yield Size(near.to(dtype), (far.to(dtype), order))
+
+
 # --- places: embeddings, gathers, writes ------------------------------------------------------------------------------
 
 
