@@ -104,7 +104,19 @@ def deterministically(cell: Cell) -> Iterator[None]:
 @check(Mode.INFERENCE, stage=Stage.FORMS, once=True, fixed=True)
 def deterministic(cell: Cell) -> None:
     """Compare one call while deterministic algorithms are asked for."""
-    sample = representative(cell.fixed).named(change=DETERMINISTIC, around=(Around.DETERMINISTIC,))
+    _check_deterministic(cell, representative(cell.fixed))
+
+
+@check(Mode.INFERENCE, stage=Stage.FORMS, dtypes=(torch.float32, torch.int64), fixed=True)
+def deterministic_settings(cell: Cell) -> None:
+    """Compare calls with other settings while deterministic algorithms are asked for, also of integers."""
+    for sample in cell.kept("settings", list[Call]):
+        if sample.source == "other numbers" or "=" in sample.source:
+            _check_deterministic(cell, sample)
+
+
+def _check_deterministic(cell: Cell, given: Call) -> None:
+    sample = given.named(change=DETERMINISTIC, around=(Around.DETERMINISTIC,))
     host_call(cell.info.op, sample)  # the host computes as usual: what is kept of a call is not computed again
     with deterministically(cell):
         check_call(cell, sample)
