@@ -23,7 +23,7 @@ from .kinds import representative, unlike
 from .variants import in_place
 
 #: Numbers from 9000 on are no numbers of other samples.
-_NUMBER = 9000
+_NUMBER, _APART = 9000, 9010
 #: Equal indices: more than eight bits count.
 _OFTEN = 600
 #: Dtypes of indices.
@@ -44,8 +44,20 @@ def indices(cell: Cell) -> None:
                 _check_often(cell, often)
                 for with_one_value in _with_one_value(cell.info, often):
                     _check_often(cell, with_one_value)
-    for sample in narrow(cell, cell.samples):
+    for sample in (*narrow(cell, cell.samples), *_apart(cell)):
         check_narrow(cell, sample, check_call)
+
+
+def _apart(cell: Cell) -> Iterator[Call]:
+    """Yield volumes whose first and last dimension have indices of each dtype, and the one between them has none."""
+    if cell.info.full_name != "__getitem__":
+        return
+    volume = torch.arange(3 * 4 * 5).to(cell.dtype).view(3, 4, 5)
+    for order, kind in enumerate(_KINDS):
+        first, last = torch.tensor([2, 0, 1], dtype=kind), torch.tensor([1, 4, 3], dtype=kind)
+        places = ((first, slice(None), last), (first, slice(1, 3), last.view(3, 1)), (slice(None), first, last))
+        for number, key in enumerate(places):
+            yield Call(_APART + len(places) * order + number, volume, (key,), source=f"indices of {kind} apart")
 
 
 def narrow(cell: Cell, samples: Sequence[Call]) -> Iterator[Call]:
