@@ -24,7 +24,7 @@ from .families import Stage, source
 from .kinds import of_other_sizes, unlike
 
 #: Numbers from 9640 on are no numbers of other samples.
-_NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR, _FIVE = 9640, 9653, 9659, 9939, 9940
+_NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR, _FIVE, _BEHIND = 9640, 9653, 9659, 9939, 9940, 9985
 #: Samples of an operator with unlike arguments or numbers of dimensions.
 _SAMPLES = 5
 #: Dimensions of what has rows, and of a batch of videos.
@@ -73,6 +73,59 @@ def ranks(cell: Cell) -> Iterator[Call]:
             if host_call(cell.info.op, found).comparable:
                 yield replace(found, number=number, source=f"{name}{' of the first tensor' if first_alone else ''}")
                 number += 1
+
+
+def _compare_in_place(cell: Cell, sample: Call) -> None:
+    """Compare the call, its forms, and those with gaps, of which the in-place form writes between others' memory."""
+    _compare(cell, sample)
+    variants.in_place_of(cell, sample, ("non-contiguous",))
+
+
+@source(Mode.INFERENCE, _compare_in_place, stage=Stage.FORMS, once=True, fixed=True)
+def behind_indices(cell: Cell) -> Iterator[Call]:
+    """Yield samples with indices, and one dimension more at the end of all other tensors.
+
+    The dimension that the indices are of then has others in front of it and behind it.
+    """
+    if of_other_sizes(cell) is None:
+        return
+    dims = [sample for sample in cell.fixed if any(tensor.dtype is torch.int64 for tensor in sample.tensors)]
+    for order, sample in enumerate(_of_each_dim(dims)):
+        # Indices that have the dimensions of the input have the new one, too.
+        made = (
+            _changed(_from_the_start(sample), change, first_alone=False) for change in (_values_deepened, _deepened)
+        )
+        given = next((each for each in made if host_call(cell.info.op, each).comparable), None)
+        if given is not None:
+            yield replace(given, number=_BEHIND + order, source="one dimension more behind that of the indices")
+
+
+def _of_each_dim(samples: list[Call]) -> list[Call]:
+    """Return the largest matrix for each of the first numbers of the calls, which most often are dimensions."""
+    found: dict[Any, Call] = {}
+    for sample in sorted(samples, key=lambda each: -each.elements):
+        if isinstance(sample.input, torch.Tensor) and sample.input.dim() == _MATRIX and sample.input.numel():
+            number = next((leaf for leaf in leaves([sample.args, sample.kwargs]) if type(leaf) is int), None)
+            found.setdefault(number, sample)
+    return list(found.values())[:_SAMPLES]
+
+
+def _from_the_start(sample: Call) -> Call:
+    """Return the call with a dimension that is counted from the end counted from the start."""
+    place = next((at for at, value in enumerate(sample.args) if type(value) is int), None)
+    if place is None or sample.args[place] >= 0:
+        return sample
+    return sample.with_argument(place, sample.args[place] + sample.input.dim())
+
+
+def _deepened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with a second column behind each element, in reverse order."""
+    return torch.stack([tensor, tensor.flip(0)], -1) if tensor.dim() else tensor
+
+
+def _values_deepened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with a second column behind each element; indices as they are."""
+    return tensor if tensor.dtype is torch.int64 else _deepened(tensor)
 
 
 def _changed(sample: Call, change: Callable[[torch.Tensor], torch.Tensor], *, first_alone: bool) -> Call:
