@@ -15,6 +15,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.judging.checker import Checker
 from conformance.judging.finding import EnvironmentLacks, Refused
 from conformance.numerics.modes import without_modes
+from conformance.numerics.trees import mapped
 from conformance.plan.case import Case, Tier
 from conformance.reports.calls import CALL, LONGEST_SCRIPT, SCRIPT
 
@@ -140,30 +141,34 @@ def _samples(info: Any, dtype: torch.dtype, trains: bool, extent: Extent, *, pro
 
 
 def _declared(samples: list[Call], dtype: torch.dtype, check: Checker) -> list[Call]:
-    """Return the samples without those that ask for a result in a dtype that the device does not declare.
+    """Return the samples; where one asks for a result in a dtype that the device does not declare, in one that it does.
 
-    Raises EnvironmentLacks if none is left. A cell whose own dtype is not declared is probed with all samples.
+    A cell whose own dtype is not declared is probed with what the database has.
     """
     declared = check.dtypes
     if declared is None or _name(dtype) not in declared:
         return samples
-    asked = [[leaf for leaf in plain_leaves(sample) if isinstance(leaf, torch.dtype)] for sample in samples]
-    lacking = [[_name(one) for one in of_one if _has_claim(one) and _name(one) not in declared] for of_one in asked]
-    left = [sample for sample, names in zip(samples, lacking, strict=True) if not names]
-    if samples and not left:
-        raise EnvironmentLacks(
-            f"Each sample asks for a result in {lacking[0][0]}, which the accelerator does not declare."
-        )
-    return left
+
+    def asked(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.dtype) or _name(leaf) in declared:
+            return leaf
+        # Computing in integers and bool has no claim: they are indices and masks too.
+        narrower = _NARROWER[leaf.is_complex] if leaf.is_floating_point or leaf.is_complex else ()
+        return next((other for other in narrower if _name(other) in declared), leaf)
+
+    asks = [any(asked(leaf) is not leaf for leaf in plain_leaves(sample)) for sample in samples]
+    return [
+        sample.with_arguments(mapped(sample.arguments, asked)) if changes else sample
+        for sample, changes in zip(samples, asks, strict=True)
+    ]
+
+
+#: Real and complex dtypes in which a result is asked for in place of one that is not declared, the widest first.
+_NARROWER = ((torch.float32, torch.bfloat16, torch.float16), (torch.complex64,))
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _has_claim(dtype: torch.dtype) -> bool:
-    """Return whether computing in the dtype has a claim of its own: integers and bool are indices and masks too."""
-    return dtype.is_floating_point or dtype.is_complex
 
 
 @contextlib.contextmanager
