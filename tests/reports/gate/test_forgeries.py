@@ -93,7 +93,8 @@ def sampled(who: str, sample: int) -> Report:
     That is a case of the core, what the profile full requires, and a case of what the device lacks, if any. Waived
     cases are left out: the gate here has no waivers, and refuses an honest report for them.
     """
-    cases = [case for case in honest.published(who).cases if case.reason is not Reason.WAIVED]
+    unwaived = (case for case in honest.published(who).cases if case.reason is not Reason.WAIVED)
+    cases = sorted(unwaived, key=lambda case: case.id)  # a report has them in the order of their costs
     due = {
         next(n for n, case in enumerate(cases) if need in case.requires and case.outcome is Outcome.PASS)
         for need in find_profile("distributed").needs
