@@ -651,8 +651,9 @@ def _pool(dtype: torch.dtype) -> Iterator[Size]:
 
 @sizes_of("nn.functional.adaptive_avg_pool2d")
 def _adaptive(dtype: torch.dtype) -> Iterator[Size]:
-    """Yield images that are averaged to one pixel: large ones, many, and many channels."""
-    for shape in ((1, 3, 129, 257), (_ROWS, 1, 2, 2), (1, _CHANNELS, 33, 5)):
+    """Yield images that are averaged to one pixel: large ones, whose sum is long, many, and many channels."""
+    yield Size(positive(1, 3, 129, 257, dtype=dtype), (1,))
+    for shape in ((_ROWS, 1, 2, 2), (1, _CHANNELS, 33, 5)):
         yield Size(whole(*shape, dtype=dtype), (1,))
 
 
