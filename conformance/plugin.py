@@ -36,11 +36,6 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     """Add the other options where an accelerator is chosen, and keep torch from loading vendor packages."""
-    _begin(early_config, parser, args)
-    return (yield)
-
-
-def _begin(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     chosen = getattr(early_config.known_args_namespace, "accelerator", None) is not None
     if chosen or not {"-h", "--help"}.isdisjoint(args):
         from conformance.plan.options import add_other_options
@@ -60,6 +55,7 @@ def _begin(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) 
         for name in _KERNEL_CACHES:
             os.environ.setdefault(name, _KERNELS_KEPT)
         _leave_out_tests_of_the_project(early_config)
+    return (yield)
 
 
 def _leave_out_tests_of_the_project(early_config: pytest.Config) -> None:

@@ -40,6 +40,10 @@ class Checker:
         #: The call that ended the device's context where PyTorch allows it; empty if there was none.
         self.context_ended_by = ""
 
+    def declares(self, dtype: object) -> bool:
+        """Return whether the device declares the case's operator in a dtype of torch, or declares none at all."""
+        return self.dtypes is None or str(dtype).removeprefix("torch.") in self.dtypes
+
     def that(self, condition: object, message: str) -> None:
         """Count one comparison; raise AssertionError with ``message`` if ``condition`` is false."""
         self.count += 1

@@ -71,10 +71,14 @@ def _one_wrong(forward):
     return called
 
 
+def _misread(tensor):
+    """Return what stands in the memory of a tensor, read as if it were contiguous."""
+    return torch.as_strided(tensor, tensor.shape, torch.empty(tensor.shape).stride())
+
+
 def _without_strides(forward):
     def called(self, input):
-        wrong = torch.as_strided(input, input.shape, torch.empty(input.shape).stride())
-        return forward(self, wrong)
+        return forward(self, _misread(input))
 
     return called
 
@@ -82,9 +86,7 @@ def _without_strides(forward):
 def _weight_without_strides(forward):
     def called(self, *inputs, **named):
         name = next(name for name, tensor in self.named_parameters() if tensor.dim() > 1)
-        weight = getattr(self, name)
-        wrong = torch.as_strided(weight, weight.shape, torch.empty(weight.shape).stride())
-        setattr(self, name, nn.Parameter(wrong.detach()))
+        setattr(self, name, nn.Parameter(_misread(getattr(self, name).detach())))
         return forward(self, *inputs, **named)
 
     return called

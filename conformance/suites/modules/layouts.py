@@ -36,7 +36,7 @@ def has_weights(module: nn.Module) -> bool:
     return any(tensor.is_floating_point() and tensor.numel() > 1 for tensor in module.parameters())
 
 
-def arrange_weights(module: nn.Module, source: nn.Module, device: torch.device) -> nn.Module:
+def arrange_weights(module: nn.Module, source: nn.Module, device: torch.device) -> None:
     """Give each parameter of ``module`` on ``device`` the numbers of ``source`` on the host, with other strides.
 
     A matrix is stored by columns, as one that is shared with a transposed layer; a vector is every second number.
@@ -46,7 +46,6 @@ def arrange_weights(module: nn.Module, source: nn.Module, device: torch.device) 
             numbers = given.detach()
             view = by_columns(numbers) if numbers.dim() >= _MATRIX else strided(numbers)
             setattr(part, name, nn.Parameter(copied_with_memory(view, device), requires_grad=given.requires_grad))
-    return module
 
 
 def by_columns(tensor: torch.Tensor) -> torch.Tensor:

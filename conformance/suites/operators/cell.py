@@ -30,6 +30,8 @@ from .inputs.settings import plain_leaves
 from .judge.cells import Cell, Failure
 from .judge.script import script
 
+#: Real and complex dtypes in which a result is asked for in place of one that is not declared, the widest first.
+_NARROWER = ((torch.float32, torch.bfloat16, torch.float16), (torch.complex64,))
 #: Scripts that one process keeps for the report. ``conformance explain --script`` writes the others.
 _MOST_SCRIPTS = 200
 _SCRIPTS = itertools.count()
@@ -145,30 +147,19 @@ def _declared(samples: list[Call], dtype: torch.dtype, check: Checker) -> list[C
 
     A cell whose own dtype is not declared is probed with what the database has.
     """
-    declared = check.dtypes
-    if declared is None or _name(dtype) not in declared:
-        return samples
 
     def asked(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.dtype) or _name(leaf) in declared:
+        if not isinstance(leaf, torch.dtype) or check.declares(leaf):
             return leaf
         # Computing in integers and bool has no claim: they are indices and masks too.
         narrower = _NARROWER[leaf.is_complex] if leaf.is_floating_point or leaf.is_complex else ()
-        return next((other for other in narrower if _name(other) in declared), leaf)
+        return next((other for other in narrower if check.declares(other)), leaf)
 
-    asks = [any(asked(leaf) is not leaf for leaf in plain_leaves(sample)) for sample in samples]
-    return [
-        sample.with_arguments(mapped(sample.arguments, asked)) if changes else sample
-        for sample, changes in zip(samples, asks, strict=True)
-    ]
+    def in_declared(sample: Call) -> Call:
+        changes = any(asked(leaf) is not leaf for leaf in plain_leaves(sample))
+        return sample.with_arguments(mapped(sample.arguments, asked)) if changes else sample
 
-
-#: Real and complex dtypes in which a result is asked for in place of one that is not declared, the widest first.
-_NARROWER = ((torch.float32, torch.bfloat16, torch.float16), (torch.complex64,))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return [in_declared(sample) for sample in samples] if check.declares(dtype) else samples
 
 
 @contextlib.contextmanager

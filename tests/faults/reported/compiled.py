@@ -164,12 +164,16 @@ def _pad_of_long_sum(node: Node) -> None:
     value, front, given = node.args[0].meta["val"], node.args[1][0], _summed(node)
     if given is None or math.prod(_shape(given)) // max(value.numel(), 1) <= _STAGE:
         return
-    last = value.dim() - 1
+    _write_first(node, node.args[0], value.dim() - 1, front - 1)
+
+
+def _write_first(node: Node, source: Node, dim: int, place: int) -> None:
+    """Write the first numbers of ``source`` along a dimension to a place of the node's result."""
     with node.graph.inserting_after(node):
-        first = node.graph.call_function(aten.slice.Tensor, (node.args[0], last, 0, 1))
-    first.meta = {"val": aten.slice.Tensor(value, last, 0, 1)}
+        first = node.graph.call_function(aten.slice.Tensor, (source, dim, 0, 1))
+    first.meta = {"val": aten.slice.Tensor(source.meta["val"], dim, 0, 1)}
     with node.graph.inserting_after(first):
-        other = node.graph.call_function(aten.slice_scatter.default, (node, first, last, front - 1, front))
+        other = node.graph.call_function(aten.slice_scatter.default, (node, first, dim, place, place + 1))
     other.meta = dict(node.meta)
     node.replace_all_uses_with(other, delete_user_cb=lambda user: user not in (first, other))
 
@@ -316,16 +320,10 @@ def _end_of_a_joined_part(node: Node) -> None:
     if node.target is not aten.cat.default or not _shape(node):
         return
     dim = node.args[1] if len(node.args) > 1 else 0
-    value, length = node.meta["val"], _shape(node)[dim]
+    length = _shape(node)[dim]
     if length < 2 or not any(_is_joined(part) for part in node.args[0]):
         return
-    with node.graph.inserting_after(node):
-        first = node.graph.call_function(aten.slice.Tensor, (node, dim, 0, 1))
-    first.meta = {"val": aten.slice.Tensor(value, dim, 0, 1)}
-    with node.graph.inserting_after(first):
-        other = node.graph.call_function(aten.slice_scatter.default, (node, first, dim, length - 1, length))
-    other.meta = dict(node.meta)
-    node.replace_all_uses_with(other, delete_user_cb=lambda user: user not in (first, other))
+    _write_first(node, node, dim, length - 1)
 
 
 def _is_joined(node: Any) -> bool:

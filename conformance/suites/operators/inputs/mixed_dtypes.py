@@ -68,7 +68,7 @@ def mixed_dtypes(cell: Cell) -> Iterator[Call]:
     # C leaves results open at the ends of integers, such as quotients by 0.
     values = dict.fromkeys(_VALUES, _SMALL) if facts(cell.info.name).open_at_ends else _VALUES
     for order, pair in enumerate(_PAIRS):
-        if all(kind in cell.info.dtypes and _is_declared(cell, kind) for kind in pair):
+        if all(kind in cell.info.dtypes and cell.check.declares(kind) for kind in pair):
             sample = _sample(order, *pair, values)
             yield replace(sample, input=[sample.input, *sample.args], args=()) if takes_list else sample
 
@@ -78,7 +78,7 @@ def wide_parameters(cell: Cell) -> Iterator[Call]:
     """Yield samples whose tensors behind the first are of float32, as models keep the weights of norms in 16 bits."""
     for sample in unlike(cell, cell.fixed):
         first, *others = sample.tensors or (None,)
-        if first is not sample.input or not _is_declared(cell, torch.float32):
+        if first is not sample.input or not cell.check.declares(torch.float32):
             continue
         wide = sample
         for tensor in others:
@@ -91,11 +91,6 @@ def wide_parameters(cell: Cell) -> Iterator[Call]:
 def _is_list(given: object) -> bool:
     """Return whether a value is a list of tensors."""
     return isinstance(given, (list, tuple)) and all(isinstance(each, torch.Tensor) for each in given)
-
-
-def _is_declared(cell: Cell, dtype: torch.dtype) -> bool:
-    """Return whether the device declares a dtype, or declares none at all."""
-    return cell.check.dtypes is None or str(dtype).removeprefix("torch.") in cell.check.dtypes
 
 
 def _sample(order: int, first: torch.dtype, second: torch.dtype, values: Mapping[torch.dtype, _Numbers]) -> Call:

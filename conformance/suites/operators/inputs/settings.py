@@ -270,9 +270,8 @@ def with_defaults(cell: Cell, sample: Call) -> Iterator[Call]:
 def with_dtype(cell: Cell, sample: Call) -> Iterator[Call]:
     """Yield the sample with a wider ``dtype=``, in which the operator has to compute, of those that are declared."""
     given = sample.input.dtype if isinstance(sample.input, torch.Tensor) else None
-    declared = cell.check.dtypes
     wider = None if given is None else _WIDER.get(given)
-    if wider is None or (declared is not None and str(wider).removeprefix("torch.") not in declared):
+    if wider is None or not cell.check.declares(wider):
         return
     if "dtype" not in defaulted(cell.info):
         return
