@@ -185,10 +185,10 @@ class ForkServer:
             os.kill(pid, int(message["signal"]))
 
     def _import(self, names: list[str]) -> None:
-        """Import modules once for all later forks. A missing module becomes the failure of the case that needs it."""
+        """Import modules once for all later forks. One that fails becomes the failure of the cases that need it."""
         with collector_paused():
             for name in names:
-                with contextlib.suppress(ImportError):
+                with contextlib.suppress(Exception):  # each rank that needs it tries again
                     importlib.import_module(name)
             _make_forkable()
 

@@ -7,9 +7,10 @@ import os
 import pickle
 import platform
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ from conformance.runner.collection import case_of
 from conformance.runner.context import AcceleratorUnderTest, RunContext
 
 OUTCOME = pytest.StashKey[CaseOutcome]()
+#: Begin of the names of this suite's modules.
+_SUITE = "conformance.suites."
 _HAS_RANKS = platform.system() == "Linux"
 #: Seconds that an execution may take beyond the case's deadline: for stacks, a grace period, and the tear-down.
 _AFTER_THE_DEADLINE = 30.0
@@ -55,11 +58,15 @@ class RankCases:
             context.accelerator.text, str(file) if file else None, [], 0, options.seed, challenge=options.challenge
         )
         self._pool = _pool(hello, context, subject)
+        self._imports: frozenset[str] = frozenset()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        items = [item for item in session.items if _on_ranks(item)]
+        # All at once: ranks that were forked before an import end with it, and what they have learnt of shapes too.
+        self._imports = rank_imports(getattr(item, "module", None) for item in items)
         # Start early only where most cases run on ranks; elsewhere the fork server would compete with other cases.
-        if _HAS_RANKS and 2 * sum(map(_on_ranks, session.items)) >= len(session.items) > 0:
+        if _HAS_RANKS and 2 * len(items) >= len(session.items) > 0:
             self._pool.start()
 
     @pytest.hookimpl(tryfirst=True)
@@ -103,7 +110,7 @@ class RankCases:
             with self._devices(case) as devices:
                 answers = answers_of(pyfuncitem, case)
                 work = _work(pyfuncitem, case, None if answers is None else answers.claimed_text)
-                result = self._run(work, case, devices, _imports(pyfuncitem))
+                result = self._run(work, case, devices)
         except PoolFailed as error:
             raise Finding(Reason.RAISED, str(error)) from None
         except DevicesBusy as error:
@@ -121,11 +128,11 @@ class RankCases:
             raise Observed(outcome.observation)
         return True
 
-    def _run(self, work: Work, case: Case, devices: LockedDevices | None, imports: frozenset[str]) -> ExecutionResult:
+    def _run(self, work: Work, case: Case, devices: LockedDevices | None) -> ExecutionResult:
         """Run the case. If it fails on warm ranks, run it on fresh ranks too: an earlier case may be the cause."""
         assert case.world_size is not None
         # The option may raise a case's isolation, and never lower it.
-        start = RankStart(self._isolation.at_least(case.isolation), dict(case.environment), imports)
+        start = RankStart(self._isolation.at_least(case.isolation), dict(case.environment), self._imports)
         began = time.monotonic()
         result = self._pool.run(work, case.world_size, start, devices)
         left = case_seconds() - (time.monotonic() - began)
@@ -133,7 +140,7 @@ class RankCases:
             return result
         # Fresh ranks are forks: state of an earlier case cannot be in them.
         work = replace(work, deadline=min(work.deadline, left))
-        fresh = self._pool.run(work, case.world_size, RankStart(Isolation.FORK, imports=imports), devices)
+        fresh = self._pool.run(work, case.world_size, RankStart(Isolation.FORK, imports=self._imports), devices)
         if fresh.outcome.observation.seen is not Seen.RIGHT:
             return result
         observation = result.outcome.observation
@@ -182,9 +189,17 @@ def _on_ranks(item: pytest.Item) -> bool:
     return case is not None and case.world_size is not None
 
 
-def _imports(item: pytest.Function) -> frozenset[str]:
-    """Return the modules that ranks of this case import, as its module says."""
-    return frozenset(getattr(item.module, "RANK_IMPORTS", ()))
+def rank_imports(modules: Iterable[ModuleType | None]) -> frozenset[str]:
+    """Return what the fork server imports for the cases of these modules: what they list, and modules of this suite.
+
+    Modules of other suites are imported by the ranks alone: nobody has said that they leave devices and threads alone.
+    """
+    found: set[str] = set()
+    for module in filter(None, {*modules}):
+        found.update(getattr(module, "RANK_IMPORTS", ()))
+        if module.__name__.startswith(_SUITE):
+            found.add(module.__name__)
+    return frozenset(found)
 
 
 def _work(item: pytest.Function, case: Case, claimed: str | None) -> Work:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from conformance.ranks.collective_recorder import ARRIVING
 from conformance.ranks.device_locks import LockedDevices
 from conformance.ranks.local_rank import LocalRank
 from conformance.ranks.pool import Pool, PoolFailed, RankStart
+from conformance.runner.rank_cases import rank_imports
 
 BODIES = Path(__file__).with_name("pool_bodies.py")
 
@@ -228,7 +230,7 @@ def test_few_idle_ranks_are_kept(warm: Pool, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_takes_long_to_import_is_imported_once_for_all_ranks_from_then_on(warm: Pool) -> None:
-    wanted = RankStart(imports=frozenset({"colorsys", "no_such_module"}))
+    wanted = RankStart(imports=frozenset({"colorsys", "no_such_module", "tests.harness.ranks.raises"}))
 
     before = warm.run(work("test_imported"), 2).metrics
     after = [warm.run(work("test_imported"), 2, start).metrics for start in (wanted, RankStart(), wanted)]
@@ -237,6 +239,16 @@ def test_what_takes_long_to_import_is_imported_once_for_all_ranks_from_then_on(w
     assert before["pid"] != after[0]["pid"], "a rank that was forked before served on"
     assert len({metrics["pid"] for metrics in after}) == 1
     assert fork_server(warm).poll() is None
+
+
+def test_the_fork_server_imports_what_modules_list_and_modules_of_this_suite() -> None:
+    listing, plain, other = (ModuleType(name) for name in ("conformance.suites.a", "conformance.suites.b", "acme.c"))
+    listing.RANK_IMPORTS = ("colorsys",)  # type: ignore[attr-defined]
+    other.RANK_IMPORTS = ("torch._dynamo",)  # type: ignore[attr-defined]
+
+    assert rank_imports([listing, plain, None, other, plain]) == {
+        "colorsys", "conformance.suites.a", "conformance.suites.b", "torch._dynamo"
+    }  # fmt: skip
 
 
 def test_ranks_of_a_failed_case_are_replaced(warm: Pool) -> None:
