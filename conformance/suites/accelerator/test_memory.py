@@ -340,7 +340,7 @@ def test_total(accelerator):
 def test_available_drops(accelerator, device):
     """Available memory drops while tensors are alive."""
     # Eight such tensors take at most half of the available memory.
-    size = min(128 * MIB, accelerator.available_memory() // 16)
+    size = min(64 * MIB, accelerator.available_memory() // 16)
     # A host keeps freed pages in lists that it does not count as free, and other processes allocate and free at the
     # same time. So up to eight tensors are added until the number has dropped by half of one, in up to three rounds.
     if not size:

@@ -46,7 +46,7 @@ def payload(case: Case, rank: int, size: int, dtype: torch.dtype, op: str = "") 
     if dtype.is_floating_point:
         floats = _floats()[start : start + size].to(dtype, copy=True)  # in-place collectives do not change the block
         return _with_special(floats) if op == MOVED else floats
-    return _ranged(_integers()[start : start + size], dtype, op)
+    return _ranged(_integers().view(dtype)[start : start + size], op)
 
 
 def _with_special(floats: torch.Tensor) -> torch.Tensor:
@@ -59,15 +59,13 @@ def _with_special(floats: torch.Tensor) -> torch.Tensor:
     return floats
 
 
-def _ranged(bits: torch.Tensor, dtype: torch.dtype, op: str) -> torch.Tensor:
-    """Return random integers of 64 bits as integers of a dtype, in the range for an operation."""
-    limits = torch.iinfo(dtype)
-    numbers = bits >> (64 - limits.bits)
-    if limits.min < 0 and op == "sum":
-        numbers = numbers >> 2
+def _ranged(bits: torch.Tensor, op: str) -> torch.Tensor:
+    """Return a copy of random integers, in the range for an operation."""
+    limits = torch.iinfo(bits.dtype)
+    numbers = bits >> (2 if limits.min < 0 and op == "sum" else 0)
     if limits.min < 0 and op == "product":
-        numbers = (bits.remainder(int(limits.max**0.25)) + 1) * (1 - 2 * ((bits >> 40) & 1))
-    numbers = numbers.to(dtype)
+        sign = 1 - 2 * ((bits >> (limits.bits // 2)) & 1)
+        numbers = (bits.remainder(int(limits.max**0.25)) + 1) * sign
     return numbers.masked_fill_(numbers == 0, 1).masked_fill_(numbers == FILLING, FILLING + 1)
 
 

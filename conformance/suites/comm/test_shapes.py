@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.distributed as dist
 
@@ -11,6 +13,8 @@ from conformance.plan.case import case
 from .test_order import started
 
 LARGE = 1 << 18
+#: Elements of the longest message: of the largest size, to each of three ranks.
+_LONGEST = 3 * (4 * LARGE + 3)
 #: The calls, and what they require beside a process group.
 CALLS = {
     "all_reduce": (),
@@ -28,7 +32,13 @@ def sizes(world_size):
 
 def sent(rank, size):
     """Return what a rank sends: integers, whose sums over four ranks are exact in float32 and bfloat16 products."""
-    return (torch.arange(size) % 61 + 1).float() * (rank + 1)
+    return _pattern()[:size] * (rank + 1)
+
+
+@functools.cache
+def _pattern():
+    """Return 1 to 61 again and again, for the most that a rank sends."""
+    return (torch.arange(_LONGEST) % 61 + 1).float()
 
 
 def expected(call, rank, world_size, size):
