@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import torch
 
 
-class MissingMember(AttributeError):
+class MissingMember(AttributeError, NotImplementedError):
     """The accelerator has no such member. An incomplete accelerator can be tested too: the gap becomes a verdict."""
 
-    def __init__(self, member: str, accelerator: str) -> None:
-        super().__init__(f"{accelerator} has no member {member!r}")
+    def __init__(self, member: str, accelerator: str, said: str = "") -> None:
+        super().__init__(said or f"{accelerator} has no member {member!r}")
         self.member, self.accelerator = member, accelerator
 
 

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
+from conformance.accelerators import members
+from conformance.accelerators.interface import MissingMember
+
 
 class Memory(Protocol):
     """Counters of one device. ``module`` is ``torch.<name>``; callers pass existing indices only."""
@@ -33,34 +36,41 @@ class AllocatorMemory:
         self._total_in_stats = total_in_stats
 
     def allocated(self, module: Any, index: int) -> int:
-        return int(_function(module, "memory_allocated")(index))
+        return int(_answer(module, "memory_allocated", index))
 
     def peak_allocated(self, module: Any, index: int) -> int:
-        return int(_function(module, "max_memory_allocated")(index))
+        return int(_answer(module, "max_memory_allocated", index))
 
     def reserved(self, module: Any, index: int) -> int:
-        return int(_function(module, "memory_reserved")(index))
+        return int(_answer(module, "memory_reserved", index))
 
     def peak_reserved(self, module: Any, index: int) -> int:
-        return int(_function(module, "max_memory_reserved")(index))
+        return int(_answer(module, "max_memory_reserved", index))
 
     def reset_peaks(self, module: Any, index: int) -> None:
-        _function(module, "reset_peak_memory_stats")(index)
+        _call(module, "reset_peak_memory_stats", index)
 
     def stats(self, module: Any, index: int) -> dict[str, int]:
-        return dict(_function(module, "memory_stats")(index))
+        return dict(_answer(module, "memory_stats", index))
 
     def total(self, module: Any, index: int) -> int:
         """Return the device's memory in bytes, from the first source that the module has."""
         if self._total_in_stats:
             return self.stats(module, index)[self._total_in_stats]
-        if hasattr(module, "get_device_properties"):
-            return int(module.get_device_properties(index).total_memory)
-        return int(_memory_info(module, index)[1])
+
+        def by_info() -> int:
+            return int(_memory_info(module, index)[1])
+
+        properties = members.call(module, "get_device_properties", index, instead=lambda: None)
+        told = getattr(properties, "total_memory", None)
+        return by_info() if told is None else int(told)
 
     def available(self, module: Any, index: int) -> int:
         """Return the device's free bytes plus the bytes that this process has reserved and does not use."""
-        idle = self.reserved(module, index) - self.allocated(module, index)
+        try:
+            idle = self.reserved(module, index) - self.allocated(module, index)
+        except NotImplementedError:
+            idle = 0  # where nobody counts what is reserved, none of it is known to be idle
         try:
             free = int(_memory_info(module, index)[0])
         except NotImplementedError:
@@ -69,40 +79,44 @@ class AllocatorMemory:
         return min(free + idle, self.total(module, index))
 
     def empty_cache(self, module: Any) -> None:
-        _function(module, "empty_cache")()
+        _call(module, "empty_cache")
 
 
-def _function(module: Any, name: str) -> Any:
-    """Return ``name`` from the module, its ``memory``, or ``torch.accelerator``, in this order."""
-    import torch
-
-    for home in (module, getattr(module, "memory", None)):
-        if hasattr(home, name):
-            return getattr(home, name)
-    general = getattr(torch.accelerator, name, None) if hasattr(torch, "accelerator") else None
-    if general is None:
-        raise NotImplementedError(f"neither {module.__name__} nor torch.accelerator has {name}()")
-    return functools.partial(_generally, module, name, general)
+def _answer(module: Any, name: str, *arguments: Any) -> Any:
+    """Return the answer of ``name`` of the module, its ``memory``, or ``torch.accelerator``, in this order."""
+    general = functools.partial(_generally, module, name, name, *arguments)
+    return members.answer(module, name, *arguments, homes=(getattr(module, "memory", None),), instead=general)
 
 
-def _generally(module: Any, name: str, function: Any, *arguments: Any) -> Any:
-    """Call the function of ``torch.accelerator``. It fails if the device's allocator is none of torch's kind.
+def _call(module: Any, name: str, *arguments: Any) -> None:
+    """Call ``name`` of the module, its ``memory``, or ``torch.accelerator``, in this order."""
+    general = functools.partial(_generally, module, name, name, *arguments)
+    members.call(module, name, *arguments, homes=(getattr(module, "memory", None),), instead=general)
+
+
+def _generally(module: Any, name: str, general: str, *arguments: Any) -> Any:
+    """Call a function of ``torch.accelerator``. It fails if the device's allocator is none of torch's kind.
 
     PyTorch words that failure as an internal error of its own, although the device never offered this function.
     """
+    import torch
+
+    function = getattr(torch.accelerator, general, None) if hasattr(torch, "accelerator") else None
+    lacking = module.__name__
+    if function is None:
+        raise MissingMember(name, lacking, f"neither {lacking} nor torch.accelerator has {name}()")
     try:
         return function(*arguments)
     except RuntimeError as error:
         why = str(error).splitlines()[0]
-        raise NotImplementedError(f"{module.__name__} has no {name}(), and torch.accelerator's fails: {why}") from error
+        said = f"{lacking} has no {name}(), and torch.accelerator's fails: {why}"
+        raise MissingMember(name, lacking, said) from error
 
 
 def _memory_info(module: Any, index: int) -> tuple[int, int]:
     """Return the free and the total memory of a device in bytes."""
-    if hasattr(module, "mem_get_info"):
-        free, total = module.mem_get_info(index)
-    else:
-        free, total = _function(module, "get_memory_info")(index)
+    general = functools.partial(_generally, module, "mem_get_info", "get_memory_info", index)
+    free, total = members.answer(module, "mem_get_info", index, instead=general)
     return free, total
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
+
+from conformance.accelerators import members
+from conformance.accelerators.interface import MissingMember
 
 if TYPE_CHECKING:
     import torch
@@ -70,44 +74,52 @@ class DeviceGenerators(_Generators):
             if hasattr(home, "default_generators"):
                 generator: torch.Generator = home.default_generators[index]
                 return generator
-        missing = f"neither {instead_of}() nor" if instead_of else "no"
-        raise NotImplementedError(f"{module.__name__} has {missing} default_generators")
+        lacks = f"neither {instead_of}() nor" if instead_of else "no"
+        said = f"{module.__name__} has {lacks} default_generators"
+        raise MissingMember(instead_of or "default_generators", module.__name__, said)
 
     def seed(self, module: Any, current: int, seed: int, count: Callable[[], int] | None = None) -> None:
         """Seed device ``current``. ``count()`` counts the devices, for a module that does not."""
-        count = getattr(module, "device_count", count)
-        if hasattr(module, "manual_seed"):
-            module.manual_seed(seed)
-        elif hasattr(module, "manual_seed_all") and count is not None and count() == 1:
+        devices = getattr(module, "device_count", count)
+
+        def by_others() -> None:
             # With one device, the seed of all devices is the seed of this one.
-            module.manual_seed_all(seed)
-        else:
+            if hasattr(module, "manual_seed_all") and devices is not None and devices() == 1:
+                with suppress(NotImplementedError):
+                    members.call(module, "manual_seed_all", seed)
+                    return
             self._generator(module, current, instead_of="manual_seed").manual_seed(seed)
 
+        members.call(module, "manual_seed", seed, instead=by_others)
+
     def seed_all(self, module: Any, count: int, seed: int) -> None:
-        if hasattr(module, "manual_seed_all"):
-            module.manual_seed_all(seed)
-        elif count == 1:
-            self.seed(module, 0, seed)
-        else:
-            super().seed_all(module, count, seed)
+        def by_others() -> None:
+            if count == 1 and hasattr(module, "manual_seed"):
+                self.seed(module, 0, seed)
+                return
+            for index in range(count):
+                self._generator(module, index, instead_of="manual_seed_all").manual_seed(seed)
+
+        members.call(module, "manual_seed_all", seed, instead=by_others)
 
     def initial_seed(self, module: Any, current: int) -> int:
-        if hasattr(module, "initial_seed"):
-            return int(module.initial_seed())
-        return int(self._generator(module, current, instead_of="initial_seed").initial_seed())
+        def by_generator() -> int:
+            return int(self._generator(module, current, instead_of="initial_seed").initial_seed())
+
+        return int(members.answer(module, "initial_seed", instead=by_generator))
 
     def state(self, module: Any, index: int) -> torch.Tensor:
-        if hasattr(module, "get_rng_state"):
-            state: torch.Tensor = module.get_rng_state(index)
-            return state
-        return self._generator(module, index, instead_of="get_rng_state").get_state()
+        def by_generator() -> torch.Tensor:
+            return self._generator(module, index, instead_of="get_rng_state").get_state()
+
+        state: torch.Tensor = members.answer(module, "get_rng_state", index, instead=by_generator)
+        return state
 
     def set_state(self, module: Any, index: int, state: torch.Tensor) -> None:
-        if hasattr(module, "set_rng_state"):
-            module.set_rng_state(state, index)
-        else:
+        def by_generator() -> None:
             self._generator(module, index, instead_of="set_rng_state").set_state(state)
+
+        members.call(module, "set_rng_state", state, index, instead=by_generator)
 
     def _initialise(self, module: Any) -> None:
         # The list is empty until the device is initialised.

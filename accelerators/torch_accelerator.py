@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from conformance.accelerators import members
 from conformance.accelerators.capabilities import TRITON
 from conformance.accelerators.torch_backend import Generation, TorchBackend
 
@@ -66,27 +67,48 @@ class TorchAccelerator(TorchBackend):
 
     def set_device(self, device_index: int) -> None:
         index = self._index(device_index)
-        if hasattr(self._module, "set_device") and not self.is_host:
-            self._module.set_device(index)
+        if not self.is_host:
+            members.call(self._module, "set_device", index, instead=functools.partial(self._select, index))
+
+    def _select(self, index: int) -> None:
+        """Make a device current whose module cannot; the only device is current already."""
+        if self.device_count() > 1:
+            self._general("set_device", "set_device_index", index)()
 
     def current_device(self) -> int:
-        if self.is_host or not hasattr(self._module, "current_device"):
+        if self.is_host:
             return 0
-        return int(self._module.current_device())
+        return int(members.answer(self._module, "current_device", instead=self._current))
+
+    def _current(self) -> int:
+        """Return the index of the current device, for a module that does not tell it."""
+        return int(self._general("current_device", "current_device_index")()) if members.is_general(self._type) else 0
 
     def current_device_name(self) -> str:
         return self.device_name(self.current_device())
 
     def device_count(self) -> int:
-        return int(self._module.device_count())
+        return int(members.answer(self._module, "device_count", instead=self._counted))
+
+    def _counted(self) -> int:
+        """Return the number of devices, for a module that does not tell it: one if nobody counts and it computes."""
+        counted = self._torch._C.__dict__.get("_accelerator_hooks_device_count")
+        try:
+            count = int(counted()) if counted is not None and members.is_general(self._type) else 0
+            return count or int(self._torch.empty(1, device=self._type).numel())
+        except Exception as error:
+            raise members.missing(self._module, "device_count") from error
 
     def synchronize(self, device_index: int | None = None) -> None:
         index = self._index(device_index)
-        if _takes_index(self._module.synchronize):
-            # torch.cpu.synchronize() takes a device, which it ignores: a host has one.
-            self._module.synchronize(None if self.is_host else index)
-        else:
-            self._module.synchronize()
+        function = getattr(self._module, "synchronize", None)
+        # torch.cpu.synchronize() takes a device, which it ignores: a host has one.
+        given = (None if self.is_host else index,) if function is None or _takes_index(function) else ()
+        members.call(self._module, "synchronize", *given, instead=self._general("synchronize", "synchronize", index))
+
+    def _general(self, name: str, function: str, *arguments: Any) -> Callable[[], Any]:
+        """Return a call of ``torch.accelerator.<function>``, for a module without ``name``."""
+        return members.general(self._type, self._module, name, function, *arguments)
 
     def _index(self, index: int | torch.device | None) -> int:
         """Return an existing device index, for None the current one; raise ValueError for any other index."""
@@ -126,29 +148,42 @@ class TorchAccelerator(TorchBackend):
 
     @property
     def Stream(self) -> Any:
-        return self._module.Stream if self.streams else None
+        return self._class("Stream") if self.streams else None
+
+    def _class(self, name: str) -> Any:
+        """Return a class of the module, or the one that PyTorch has for every device."""
+        found = getattr(self._module, name, None)
+        if found is None and members.makes(self._type, name):
+            found = getattr(self._torch, name)
+        return getattr(self._module, name) if found is None else found
 
     def stream(self, stream: Any) -> AbstractContextManager[Any]:
         if stream is None or not self.streams:
             return nullcontext()
-        context: AbstractContextManager[Any] = self._module.stream(stream)
+        # A stream of PyTorch's own class is a context itself.
+        own = (lambda: stream) if isinstance(stream, getattr(self._torch, "Stream", ())) else None
+        context: AbstractContextManager[Any] = members.answer(self._module, "stream", stream, instead=own)
         return context
 
     def current_stream(self, device_index: int | None = None) -> Any:
-        return self._module.current_stream(self._index(device_index)) if self.streams else None
+        return self._current_stream(self._index(device_index)) if self.streams else None
+
+    def _current_stream(self, index: int) -> Any:
+        has_own = members.makes(self._type, "Stream")
+        general = self._general("current_stream", "current_stream", index) if has_own else None
+        return members.answer(self._module, "current_stream", index, instead=general)
 
     def default_stream(self, device_index: int | None = None) -> Any:
         if not self.streams:
             return None
         index = self._index(device_index)
-        if hasattr(self._module, "default_stream"):
-            return self._module.default_stream(index)
         # The current stream is a property of a thread, and a new thread starts on the default stream.
-        return _in_new_thread(lambda: self._module.current_stream(index))
+        first = functools.partial(_in_new_thread, lambda: self._current_stream(index))
+        return members.answer(self._module, "default_stream", index, instead=first)
 
     @property
     def Event(self) -> Any:
-        return self._module.Event if self.events else None
+        return self._class("Event") if self.events else None
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -217,13 +252,14 @@ class TorchAccelerator(TorchBackend):
         return self.is_available() and self._generation() >= needed
 
     def _generation(self) -> Generation:
-        major, minor = self._module.get_device_capability(self.current_device())
+        major, minor = members.answer(self._module, "get_device_capability", self.current_device())
         return int(major), int(minor)
 
     # --- software around the device -----------------------------------------------------------------------------------
 
     def is_available(self) -> bool:
-        return bool(self._module.is_available()) and self.device_count() > 0
+        told = members.call(self._module, "is_available", instead=lambda: self.device_count() > 0)
+        return bool(told) and self.device_count() > 0
 
     def range_push(self, msg: str, domain: str | None = None, category: str | None = None) -> None:
         self._ranges.push(getattr(self._module, self.range_tool, None) if self.range_tool else None, msg)
@@ -254,8 +290,9 @@ class TorchAccelerator(TorchBackend):
     # --- graphs -------------------------------------------------------------------------------------------------------
 
     def is_current_stream_capturing(self) -> bool:
-        is_capturing = getattr(self._module, "is_current_stream_capturing", None)
-        return bool(is_capturing()) if is_capturing is not None and self.graph else False
+        if not self.graph:
+            return False
+        return bool(members.answer(self._module, "is_current_stream_capturing", instead=lambda: False))
 
     def create_graph(self) -> Any:
         return getattr(self._module, self.graph)() if self._has_graphs else None
@@ -270,9 +307,8 @@ class TorchAccelerator(TorchBackend):
             return nullcontext()
         # Arguments that are None are left out, so the module's own defaults apply.
         given = {"pool": pool, "stream": stream}
-        context: AbstractContextManager[Any] = self._module.graph(
-            graph, **{name: value for name, value in given.items() if value is not None}
-        )
+        some = {name: value for name, value in given.items() if value is not None}
+        context: AbstractContextManager[Any] = members.answer(self._module, "graph", graph, **some)
         return context
 
     def replay_graph(self, graph: Any) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeGuard
 
 import pytest
@@ -15,10 +18,18 @@ from conformance.accelerators.interface import MissingMember
 from conformance.base.errors import ConformanceError
 from conformance.judging.checker import Checker
 from conformance.judging.finding import EnvironmentLacks, Finding, Refused
-from conformance.judging.origin import Origin, foreign_place, is_assertion_of_the_case, origin_of
+from conformance.judging.origin import (
+    Origin,
+    foreign_place,
+    is_assertion_of_the_case,
+    is_raised_by_torch,
+    origin_of,
+)
 from conformance.reports.verdict import Reason
 
 _LONGEST_MESSAGE = 2000
+#: Exceptions behind an exception that are looked at.
+_MOST_CAUSES = 8
 
 
 class Seen(Enum):
@@ -36,11 +47,15 @@ class Seen(Enum):
 
 @dataclass(frozen=True)
 class Observation:
-    """Kind and sentence of an observation. ``reason`` is set only for a finding that names its own reason."""
+    """Kind and sentence of an observation. ``reason`` is set only for a finding that names its own reason.
+
+    ``missing`` is the member of the accelerator, or of its torch module, without which the body could not go on.
+    """
 
     seen: Seen
     message: str = ""
     reason: Reason | None = None
+    missing: str = ""
 
 
 class Observed(Exception):
@@ -82,12 +97,62 @@ def observe(error: BaseException | None) -> Observation:
         return Observation(Seen.SUITE_ERROR, f"{type(error).__name__}: {message}{_place(error)}")
     if isinstance(error, AssertionError) and not is_assertion_of_the_case(error):
         return Observation(Seen.RAISED, f"{type(error).__name__}: {message}{foreign_place(error)}")
+    if not isinstance(error, _JUDGING[:-1]) and (missing := missing_member(error)):
+        return Observation(Seen.NOT_IMPLEMENTED, message, missing=missing)
     for types, seen in _SEEN_BY_TYPE:
         if isinstance(error, types):
             return Observation(seen, message)
     if is_out_of_memory(error):
         return Observation(Seen.ENVIRONMENT, f"out of memory on this machine: {message}")
     return Observation(Seen.RAISED, f"{type(error).__name__}: {message}{foreign_place(error)}")
+
+
+def missing_member(error: BaseException) -> str:
+    """Return the member that the accelerator, or the module that PyTorch knows for it, lacks; empty if none does.
+
+    What a vendor's own code looks up in vain is a fault of that code.
+    """
+    for one in _with_causes(error):
+        if isinstance(one, MissingMember):
+            return one.member
+        if isinstance(one, AttributeError) and _is_module_of_the_device(one.obj) and is_raised_by_torch(one):
+            return one.name or ""
+        if isinstance(one, NotImplementedError) and (refusing := _refusing_member(one)):
+            return refusing
+    return ""
+
+
+def _refusing_member(error: NotImplementedError) -> str:
+    """Return the function of the device's module whose own code has raised the exception; empty if another code has."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or (module := _module_of_the_device()) is None:
+        return ""
+    code = frames[-1].f_code
+    function = getattr(module, code.co_name, None)
+    return code.co_name if getattr(function, "__code__", None) is code else ""
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those from which it was raised: compilers and DTensor wrap what they catch.
+
+    Dynamo hides what it wraps ("from None"), and still keeps it.
+    """
+    found: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if found is None:
+            return
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _is_module_of_the_device(value: object) -> bool:
+    return isinstance(value, ModuleType) and value is _module_of_the_device()
+
+
+def _module_of_the_device() -> Any:
+    """Return ``torch.<name>`` of the accelerator that PyTorch knows, or None; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else getattr(torch, torch._C._get_accelerator().type, None)
 
 
 def _is_of_the_suite(error: BaseException) -> bool:

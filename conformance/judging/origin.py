@@ -79,6 +79,12 @@ def is_assertion_of_the_case(error: AssertionError) -> bool:
     return not frames or _is_ours(frames[-1], frames[0])
 
 
+def is_raised_by_torch(error: BaseException) -> bool:
+    """Tell whether the innermost frame of an exception is of PyTorch, or of this suite."""
+    frames = _frames_of_the_case(error.__traceback__)
+    return bool(frames) and _is_in(_module(frames[-1]), ("torch", _PACKAGE))
+
+
 def _frames_of_the_case(trace: TracebackType | None) -> list[FrameType]:
     """Return the frames from the body on, outermost first."""
     frames = []

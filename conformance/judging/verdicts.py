@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from conformance.accelerators.capabilities import VOCABULARY, Cell
 from conformance.accelerators.declaration import Claim, Declaration, Detail, State
+from conformance.accelerators.members import judges
 from conformance.judging.observation import Observation, Seen
 from conformance.plan.case import Case, Level
 from conformance.plan.run_options import Strictness
@@ -66,7 +67,14 @@ def judge(case: Case, declaration: Declaration, observation: Observation, strict
         if case.adaptive
         else _judge_check(case, declaration, observation)
     )
+    if verdict.outcome is Outcome.FAIL and _only_uses(case, observation.missing):
+        return skipped(Reason.ENVIRONMENT, f"{observation.message}; other cases judge that, and this one needs it")
     return with_strictness(verdict, strictness)
+
+
+def _only_uses(case: Case, missing: str) -> bool:
+    """Return whether a missing member is one that other cases are about, so that this one has shown nothing."""
+    return judges(missing, (cell.subject for cell in case.requires), case.id) is False
 
 
 def _is_undeclared(case: Case, declaration: Declaration) -> bool:

@@ -92,6 +92,7 @@ def end_of(work: Work, error: BaseException | None, checker: Checker, accelerato
         seen=observation.seen.name,
         message=observation.message,
         reason=observation.reason.name if observation.reason else None,
+        missing=observation.missing,
         trace="" if error is None else trace_of(error),
         at=time.monotonic(),
         count=checker.count,

@@ -156,6 +156,8 @@ class End:
     metrics: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
+    #: The member of the accelerator without which the body could not go on.
+    missing: str = ""
 
 
 @dataclass(frozen=True)

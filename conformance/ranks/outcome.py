@@ -83,7 +83,7 @@ def _observation(ranks: Sequence[RankOutcome], cause: str) -> Observation:
         assert end is not None
         reason = Reason[end.reason] if end.reason else None
         message = f"rank {failed[0].rank} of {len(ranks)}: {end.message}{_others(ranks, failed[0])}"
-        return Observation(Seen[end.seen], message[:_LONGEST_MESSAGE], reason)
+        return Observation(Seen[end.seen], message[:_LONGEST_MESSAGE], reason, end.missing)
     if stuck:
         why = cause or "timed out: no end before the deadline"
         return _finding(Reason.HANG, f"{why}; {'; '.join(map(_how, ranks))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import os
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conformance.accelerators.interface import MissingMember
 from conformance.accelerators.registry import resolve
 from conformance.base.errors import ConformanceError
 from conformance.judging.checker import Checker
@@ -178,7 +180,8 @@ class Rank:
             require_shared(arguments["shared_dir"], work, group.get_group_store())
         self._recorder.stage("in the body")
         function(**arguments)
-        self._accelerator.synchronize()  # an asynchronous error belongs to the case that caused it
+        with contextlib.suppress(MissingMember):  # the cases about it judge that
+            self._accelerator.synchronize()  # an asynchronous error belongs to the case that caused it
 
     def _own(self, work: Work, case: Case, device: Any, group: Any, checker: Checker) -> dict[str, Callable[[], Any]]:
         """Return makers of the arguments that a rank makes itself."""

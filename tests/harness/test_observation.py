@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from types import ModuleType
 
 import pytest
+import torch
 
 from conformance.accelerators.interface import MissingMember
 from conformance.judging.finding import EnvironmentLacks, Finding, Refused
@@ -37,6 +39,48 @@ class OutOfMemoryError(RuntimeError):
 )
 def test_the_type_decides(error: BaseException | None, seen: Seen) -> None:
     assert observe(error).seen is seen
+
+
+def _asked_by(name: str, asks: str, **known: object) -> BaseException:
+    """Return the exception of code in a module of that name."""
+    try:
+        exec(asks, {"__name__": name, **known})
+    except Exception as error:
+        return error
+    raise AssertionError(f"{asks} raises nothing")
+
+
+def test_a_member_that_pytorch_misses_in_the_module_of_the_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("torch.acme")
+    monkeypatch.setattr(torch, torch._C._get_accelerator().type, module)
+    asks = "module.get_rng_state()"
+    wrapped = f"try:\n    {asks}\nexcept Exception as error:\n    raise RuntimeError('DTensor') from error"
+
+    for text in (asks, wrapped):
+        assert observe(_asked_by("torch.utils.checkpoint", text, module=module)).missing == "get_rng_state"
+    vendors = observe(_asked_by("acme.kernels", asks, module=module))
+    assert (vendors.seen, vendors.missing) == (Seen.RAISED, "")
+    another = observe(_asked_by("torch.utils.checkpoint", asks, module=ModuleType("other")))
+    assert (another.seen, another.missing) == (Seen.RAISED, "")
+    assert observe(MissingMember("Stream", "x")).missing == "Stream"
+
+
+def test_a_function_of_the_device_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_rng_state() -> None:
+        raise NotImplementedError("later")
+
+    def kernel() -> None:
+        raise NotImplementedError("no kernel")
+
+    module = ModuleType("torch.acme")
+    monkeypatch.setattr(torch, torch._C._get_accelerator().type, module)
+    module.get_rng_state, module.synchronize = get_rng_state, lambda: kernel()  # type: ignore[attr-defined]
+
+    assert observe(_asked_by("torch.utils.checkpoint", "module.get_rng_state()", module=module)).missing == (
+        "get_rng_state"
+    )
+    late = observe(_asked_by("torch.utils.checkpoint", "module.synchronize()", module=module))
+    assert (late.seen, late.missing) == (Seen.NOT_IMPLEMENTED, "")
 
 
 @dataclass

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from conformance.accelerators.capabilities import COPY, STREAM, Cell
+from conformance.accelerators.capabilities import COPY, RNG, STREAM, Cell
 from conformance.accelerators.declaration import UNDECLARED, Claim, Declaration, Detail, State, supported, unsupported
 from conformance.judging.observation import Observation, Seen
 from conformance.judging.verdicts import gate, judge, judge_death
@@ -54,6 +56,27 @@ def declared(claim: Claim, cell: Cell = CELL) -> Declaration:
 )
 def test_declared_and_observed(claim: Claim, seen: Observation, expected: str) -> None:
     assert text(judge(ADAPTIVE, declared(claim), seen, Strictness.CI)) == expected
+
+
+LACKS = Observation(Seen.NOT_IMPLEMENTED, "torch.acme has no member 'manual_seed_all'", missing="manual_seed_all")
+
+
+@pytest.mark.parametrize("strictness", Strictness)
+def test_a_missing_member_is_a_finding_of_the_cases_about_it(strictness: Strictness) -> None:
+    seeds = Case("accelerator.rng.seed_all_repeats", "accelerator", requires=(RNG.cell,), level=Level.CORE)
+    draws = Case("operators.rand[float32-inference]", "operators", adaptive=True, requires=(CELL,))
+
+    own, other = (judge(case, declared(YES), LACKS, strictness) for case in (seeds, draws))
+
+    assert (text(own), text(other)) == ("fail core-missing", "skip environment")
+    assert "manual_seed_all" in other.message
+
+
+def test_a_missing_member_that_no_case_is_about_stays_a_failure() -> None:
+    assert text(judge(ADAPTIVE, declared(YES), replace(LACKS, missing="acme_turbo"), Strictness.CI)) == (
+        "fail over-declared"
+    )
+    assert text(judge(ADAPTIVE, declared(NO), LACKS, Strictness.CI)) == "skip unsupported"
 
 
 @pytest.mark.parametrize(

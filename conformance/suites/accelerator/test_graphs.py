@@ -17,18 +17,24 @@ from .conveyor import SIDE, Conveyor, numbers, stale
 _LARGE, _GRAPHS = 1 << 20, 4
 
 
+def created(accelerator):
+    """Return an empty graph of a device that claims graphs."""
+    return require(accelerator.create_graph(), "create_graph()")
+
+
 class Captured:
     """Captured function: each replay sets ``output`` to ``function(source)``.
 
     The function runs three times on a side stream before the capture, as torch.cuda.graphs recommends.
+    ``create(accelerator)`` returns the graph, which is None for a device without graphs.
     """
 
-    def __init__(self, accelerator, device, function, pool=None):
+    def __init__(self, accelerator, device, function, pool=None, create=None):
         self.accelerator, self.function = accelerator, function
         self.source = torch.arange(257, dtype=torch.float32, device=device)
         self.output = torch.full_like(self.source, -1.0)
         warm_up(accelerator, lambda: function(self.source), times=3)
-        self.graph = accelerator.create_graph()
+        self.graph = (create or created)(accelerator)
         with accelerator.capture_to_graph(self.graph, pool=pool):
             # A graph replays on fixed addresses, so the result goes to a tensor that exists before it.
             self.output.copy_(function(self.source))
@@ -57,7 +63,7 @@ def polynomial(x):
 @case("accelerator.graph.shape", requires=[DEVICE], level=Level.CORE)
 def test_shape(accelerator, device):
     """create_graph() returns a graph that holds work back until replay, or None and the work runs at once."""
-    captured = Captured(accelerator, device, polynomial)
+    captured = Captured(accelerator, device, polynomial, create=lambda accelerator: accelerator.create_graph())
     exists = captured.graph is not None
     accelerator.synchronize()
     before = captured.output_on_host()
@@ -114,7 +120,7 @@ def test_context_raises(accelerator, device):
 @case("accelerator.graph.capture_runs_nothing", requires=[GRAPH_CAPTURE])
 def test_capture_runs_nothing(accelerator, device):
     """Capturing does not run the work, and the first replay does."""
-    require(accelerator.capture_to_graph(require(accelerator.create_graph(), "create_graph()")), "capture_to_graph()")
+    require(accelerator.capture_to_graph(created(accelerator)), "capture_to_graph()")
     captured = Captured(accelerator, device, polynomial)
     accelerator.synchronize()
 
@@ -165,7 +171,7 @@ READERS = {
 def _capture(accelerator, work):
     """Return a graph of ``work``, which has run three times before on a side stream."""
     warm_up(accelerator, work, times=3)
-    graph = accelerator.create_graph()
+    graph = created(accelerator)
     with accelerator.capture_to_graph(graph):
         work()
     accelerator.synchronize()
@@ -349,7 +355,7 @@ def test_capturing_flag(accelerator, device):
     answers, source = [accelerator.is_current_stream_capturing()], torch.zeros(3, device=device)
     # Warm up: one-time set-up must not be captured.
     (source + 1).cpu()
-    graph = accelerator.create_graph()
+    graph = created(accelerator)
 
     with accelerator.capture_to_graph(graph):
         answers.append(accelerator.is_current_stream_capturing())
@@ -388,7 +394,7 @@ def test_memory(accelerator, device):
         return {"memory_allocated": accelerator.memory_allocated(), "memory_reserved": accelerator.memory_reserved()}
 
     def captured() -> float:
-        source, graph = torch.ones(_LARGE, device=device), accelerator.create_graph()
+        source, graph = torch.ones(_LARGE, device=device), created(accelerator)
         warm_up(accelerator, lambda: source * 2 + 1, times=3)
         with accelerator.capture_to_graph(graph):
             result = source * 2 + 1
@@ -410,7 +416,7 @@ def test_replay_stream(accelerator, device):
     conveyor, side = Conveyor(accelerator, device), accelerator.Stream()
     source, inner = numbers(device), torch.full((SIDE, SIDE), -1.0, device=device)
     output, seen = torch.full_like(inner, -2.0), torch.full_like(inner, -3.0)
-    graph = accelerator.create_graph()
+    graph = created(accelerator)
     (inner + 0).cpu()  # one-time set-up must not be captured
     with accelerator.capture_to_graph(graph):
         output.copy_(inner + 0)
@@ -433,7 +439,7 @@ def test_stream(accelerator, device):
     source, output = torch.arange(257.0, device=device), torch.full((257,), -1.0, device=device)
     # Warm up: one-time set-up must not be captured.
     (source + 1).cpu()
-    graph, before = accelerator.create_graph(), accelerator.current_stream()
+    graph, before = created(accelerator), accelerator.current_stream()
 
     with accelerator.capture_to_graph(graph, stream=accelerator.Stream()):
         output.copy_(source + 1)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._device import _device_constructors
 
+from conformance.accelerators.interface import MissingMember
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.modes import with_modes
 from conformance.numerics.trees import leaves, tensors
@@ -217,6 +218,36 @@ def reseed(seed: int, device: torch.device) -> None:
     takes longer than most cells, so it is used only for a device that cannot be seeded otherwise.
     """
     torch.default_generator.manual_seed(seed)
-    if device.type != torch.device("cpu").type:
-        # torch.mps has no such function, and a device need not have a module.
-        getattr(getattr(torch, device.type, None), "manual_seed_all", torch.manual_seed)(seed)
+    if device.type == HOST.type:
+        return
+    # torch.mps has no such function, and a device need not have a module.
+    module = getattr(torch, device.type, None)
+    with suppress(NotImplementedError):
+        if hasattr(module, "manual_seed_all"):
+            module.manual_seed_all(seed)
+            return
+    generators = getattr(module, "default_generators", ())
+    for generator in generators:
+        generator.manual_seed(seed)
+    if not generators:
+        torch.manual_seed(seed)
+
+
+def require_seed(device: torch.device) -> None:
+    """Raise MissingMember if no random function repeats its numbers after a seed: then no operator is to blame."""
+    if device.type == HOST.type:
+        return
+
+    def draw(function: Callable[..., torch.Tensor]) -> torch.Tensor:
+        reseed(1, device)
+        return function(65).to(device="cpu", dtype=torch.float32)
+
+    functions = (
+        lambda count: torch.rand(count, device=device),
+        lambda count: torch.empty(count, device=device).normal_(),
+        lambda count: torch.randint(0, 1 << 20, (count,), device=device),
+    )
+    if not any(torch.equal(draw(each), draw(each)) for each in functions):
+        name = "manual_seed_all"
+        said = f"no seed repeats numbers of this device: torch.{device.type}.{name}() is missing, or has no effect"
+        raise MissingMember(name, f"torch.{device.type}", said)

@@ -473,6 +473,8 @@ def _drew_differently(cell: Cell, sample: Call, actual: Any, expected: Any) -> b
         PLAIN.run(cell.info, execution.execute, execution.gradients, cell.on(sample), sample.seed) for _ in range(2)
     )
     same = repeats(leaves(list(first)), leaves(list(again)), of_one_backward=True)
+    if not same:
+        execution.require_seed(cell.device)
     cell.judge.claim(sample, same, "the same seed gave different gradients")
     cell.judge.random_result(actual, expected)
     return True

@@ -81,6 +81,8 @@ def _check_out(cell: Cell, form: Call, expected: torch.Tensor) -> None:
 def _claim_repeated(cell: Cell, form: Call, same: bool) -> None:
     """Claim that one seed gave the same numbers twice. A device that draws late is named as such."""
     said = "the same seed gave different numbers"
+    if not same:
+        execution.require_seed(cell.device)
     seed = functools.partial(execution.reseed, device=cell.device)
     cell.judge.claim(form, same, said if same else of_draws(seed, cell.device, said))
 

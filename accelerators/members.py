@@ -1,0 +1,143 @@
+"""Members of ``torch.<name>``: how one that is optional is reached, and which capabilities each is for.
+
+PyTorch asks little of the module of a device. What a module lacks, another documented function may give; where none
+does, ``MissingMember`` names what is missing. It is a finding of the cases about that member. All other cases are
+skipped: they have shown nothing about what they are for.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from conformance.accelerators.interface import MissingMember
+
+#: First names of the capabilities that a member is for, by a pattern of its name. No case is about any other name.
+_FOR: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"_is_in_bad_fork|(manual_|initial_)?seed(_all)?|[gs]et_rng_state(_all)?|default_generators?", ("rng",)),
+    (r"(re)?set_\w*memory\w*|(max_)?memory_\w+|(total|available)_memory|mem_get_info|empty_cache", ("memory",)),
+    (r"Stream|(current_|default_|set_)?stream", ("stream",)),
+    (r"Event", ("event",)),
+    (r"synchronize", ("synchronize",)),
+    (r"graph|\w*Graph|graph_pool_handle|is_current_stream_capturing|\w+_graph|capture_to_graph", ("graph",)),
+    (r"_lazy_call|lazy_call", ("lazy-call",)),
+    (r"get_amp_supported_dtype", ("autocast",)),
+    (r"(set_|current_)?device(_count|_name)?|current_device_name|is_available|get_device_\w+", ("device",)),
+)
+
+
+def judges(member: str, subjects: Iterable[str], case_id: str) -> bool | None:
+    """Return whether a case is about a member: it names it, or needs a capability that the member is for.
+
+    None if no case is about a member of that name.
+    """
+    found = next((names for pattern, names in _FOR if re.fullmatch(pattern, member)), None)
+    if found is None:
+        return None
+    if re.search(rf"(?<![a-z_]){member}(?![a-z_])", case_id):
+        return True
+    return any(subject.partition(".")[0] in found for subject in subjects)
+
+
+def answer(
+    module: Any,
+    name: str,
+    *arguments: Any,
+    instead: Callable[[], Any] | None = None,
+    homes: Sequence[Any] = (),
+    **named: Any,
+) -> Any:
+    """Return the answer of a function of the device's module or of ``homes``, and of ``instead`` where there is none.
+
+    A function whose own code raises NotImplementedError is not there; a kernel that the function waits for may raise
+    it too. A function that returns None answers nothing: that is wrong, so nothing replaces it.
+    """
+    result = call(module, name, *arguments, instead=instead, homes=homes, **named)
+    if result is None:
+        raise MissingMember(name, module.__name__, f"{module.__name__}.{name}() returns None")
+    return result
+
+
+def call(
+    module: Any,
+    name: str,
+    *arguments: Any,
+    instead: Callable[[], Any] | None = None,
+    homes: Sequence[Any] = (),
+    **named: Any,
+) -> Any:
+    """Do what ``answer`` does, for a function that returns nothing."""
+    refusal = None
+    for home in (module, *homes):
+        function = getattr(home, name, None)
+        if function is None:
+            continue
+        try:
+            return function(*arguments, **named)
+        except MissingMember:
+            raise
+        except NotImplementedError as error:
+            if not _refuses_by_itself(error):
+                raise
+            refusal = error
+    if instead is not None:
+        return instead()
+    raise missing(module, name, refusal) from refusal
+
+
+def _refuses_by_itself(error: NotImplementedError) -> bool:
+    """Return whether a statement of the called function has raised the exception, and nothing that it has called."""
+    called = error.__traceback__.tb_next if error.__traceback__ else None
+    if called is None or called.tb_next is not None:
+        return False
+    return dis.opname[called.tb_frame.f_code.co_code[called.tb_lasti]] == "RAISE_VARARGS"
+
+
+def missing(module: Any, name: str, refusal: BaseException | None = None) -> MissingMember:
+    """Return the exception about a function that is not there, or that refuses."""
+    if refusal is None:
+        return MissingMember(name, module.__name__)
+    said = (str(refusal).splitlines() or [""])[0]
+    return MissingMember(name, module.__name__, f"{module.__name__}.{name}() is not implemented: {said}")
+
+
+def general(type: str, module: Any, name: str, function: str, *arguments: Any) -> Callable[[], Any]:
+    """Return a call of ``torch.accelerator.<function>`` in place of ``name``, where that is about the device."""
+
+    def call() -> Any:
+        import torch
+
+        found = getattr(torch.accelerator, function, None) if is_general(type) else None
+        if found is None:
+            raise missing(module, name)
+        return found(*arguments)
+
+    return call
+
+
+def is_general(type: str) -> bool:
+    """Return whether ``torch.accelerator`` is the device of this type."""
+    import torch
+
+    if not hasattr(torch, "accelerator"):
+        return False
+    current = torch.accelerator.current_accelerator()
+    return current is not None and current.type == type
+
+
+@functools.cache
+def makes(type: str, name: str) -> bool:
+    """Return whether ``torch.Stream`` or ``torch.Event`` can be made for the device of ``torch.accelerator``."""
+    import torch
+
+    if not is_general(type):
+        return False
+    try:
+        getattr(torch, name)(device=type)
+        torch.accelerator.current_stream()
+    except Exception:  # noqa: BLE001 - whatever a device without streams raises
+        return False
+    return True
