@@ -134,6 +134,10 @@ INSTRUMENTS = (
         (("-m", "tests.do_nothing.run"),),
     ),
     Instrument(
+        "missing-members", "60", "Devices whose module lacks, or refuses, a member: is anything else accused?",
+        (("-m", "tests.missing_members.run"),),
+    ),
+    Instrument(
         "lies", "10", "Twenty false claims in a true declaration, twenty times: which are named? Prints a table.",
         (_tests("acceptance/test_lies.py"),), variables=(("CONFORMANCE_LIE_SEEDS", "20"),),
     ),
