@@ -223,8 +223,8 @@ def reseed(seed: int, device: torch.device) -> None:
     # torch.mps has no such function, and a device need not have a module.
     module = getattr(torch, device.type, None)
     with suppress(NotImplementedError):
-        if hasattr(module, "manual_seed_all"):
-            module.manual_seed_all(seed)
+        if (seed_all := getattr(module, "manual_seed_all", None)) is not None:
+            seed_all(seed)
             return
     generators = getattr(module, "default_generators", ())
     for generator in generators:
