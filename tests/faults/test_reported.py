@@ -238,6 +238,13 @@ def test_a_third_of_the_ninth_collection_was_drawn_to_be_held_out() -> None:
     assert {bug.report for bug in rows if bug.held} == set(drawn)
 
 
+def test_every_third_row_of_the_tenth_collection_is_held_out() -> None:
+    rows = [bug for bug in results.bugs() if bug.collection == EARLIER + 7]
+    order = sorted(rows, key=lambda bug: hashlib.sha256(bug.report.encode()).hexdigest())
+
+    assert [bug for bug in order if bug.held] == order[2::3]
+
+
 def test_what_was_opened_is_not_held_out() -> None:
     """The score of the fifth collection's third was told, and then its rows were read."""
     assert not any(bug.held for bug in results.bugs() if bug.collection == EARLIER + 2)

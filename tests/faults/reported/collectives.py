@@ -434,3 +434,8 @@ def _signed(original: Any, call: Any, written: str) -> Any:
 
 HELD["uint8"] = lambda tensors: tensors[0].dtype is torch.uint8
 _OF_PARTS["signed"] = _signed
+
+
+# --- held rows of the tenth collection ---
+
+HELD["above 1e37"] = lambda tensors: any(bool((tensor.abs() > 1e37).any()) for tensor in tensors)

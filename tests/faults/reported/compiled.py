@@ -333,8 +333,15 @@ def _is_joined(node: Any) -> bool:
     return isinstance(node, Node)
 
 
+def _overhang_by_the_kernel(node: Node) -> None:
+    """Divide a window that overhangs by the whole kernel."""
+    if node.target is aten.avg_pool2d_backward.default and node.args[5] and node.args[6] and node.args[7] is None:
+        node.args = (*node.args[:7], math.prod(node.args[2]))
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "overhang divided by the kernel": _overhang_by_the_kernel,
     "end of a joined part lost": _end_of_a_joined_part,
     "sum with one number lost": _one_number_not_added,
     "sum of broadcast doubled": _sum_of_broadcast,
@@ -433,3 +440,28 @@ def _leading_axis_exchanged(node: Node) -> None:
 
 
 EFFECTS["leading axis exchanged"] = _leading_axis_exchanged
+
+
+# --- held rows of the tenth collection ---
+
+
+def _zeros_not_written(node: Node) -> None:
+    """Leave a slice as it is where zeros are to be written to it."""
+    source = node.args[1] if node.target is aten.slice_scatter.default else None
+    if isinstance(source, Node) and source.target is aten.full.default and source.args[1] == 0:
+        node.replace_all_uses_with(node.args[0])
+
+
+def _transposed_argument_turned(node: Node) -> None:
+    """Write numbers in another order to an argument that is not dense."""
+    if node.target is not aten.copy_.default or node.args[0].op != "placeholder":
+        return
+    if not node.args[0].meta["val"].is_contiguous():
+        turned = _new(node, aten.flip.default, node.args[1], [len(_shape(node)) - 1])
+        node.args = (node.args[0], turned, *node.args[2:])
+
+
+EFFECTS |= {
+    "zeros not written to a slice": _zeros_not_written,
+    "transposed argument turned": _transposed_argument_turned,
+}

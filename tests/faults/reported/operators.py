@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from conformance.accelerators.simulated.simulator import started
-from tests.faults.outputs import outputs_of
+from tests.faults.outputs import other_values, outputs_of
 from tests.faults.overriding import Call
 
 #: Draws among which one is an exact zero: 873 of 29 billion were.
@@ -706,8 +707,74 @@ def _numbers_behind_128_twice(call: Call) -> Any:
     return _edited(call, lambda t: t.add_(given[128:192].sum()))
 
 
+def is_smaller(call: Call) -> bool:
+    """Return whether the numbers of ``where`` are fewer than its truth values."""
+    given, condition = _named(call, "self"), _named(call, "condition")
+    return isinstance(given, torch.Tensor) and given.numel() < condition.numel()
+
+
+def has_wider_bounds(call: Call) -> bool:
+    """Return whether a bound of ``clamp`` has more dimensions than the numbers."""
+    bounds = [_named(call, "min"), _named(call, "max")]
+    return any(isinstance(bound, torch.Tensor) and bound.dim() > call.values[0].dim() for bound in bounds)
+
+
+def _others_in_the_first_dtype(call: Call) -> Any:
+    """Write other numbers to the targets whose dtype is not the first one's."""
+    targets = call.values[0]
+    result = call.run()
+    for target in targets:
+        if target.dtype != targets[0].dtype and target.numel():
+            target.copy_(other_values(target))
+    return result
+
+
+def _condition_true_behind_the_first(call: Call) -> Any:
+    """Take the truth values for true behind the first place of the first dimension with several places."""
+    condition = call.values[0].clone()
+    dim = next((dim for dim, size in enumerate(condition.shape) if size > 1), None)
+    if dim is not None:
+        condition.narrow(dim, 1, condition.shape[dim] - 1).fill_(True)
+    return call.run([condition, *call.values[1:]])
+
+
+def _repeated_rows_normalized_twice(call: Call) -> Any:
+    """Scale a row that is looked up again once more."""
+    weight, indices = call.values[:2]
+    before = weight.detach().norm(2, -1)
+    result = call.run()
+    after = weight.detach().norm(2, -1)
+    rows, counts = indices.flatten().cpu().unique(return_counts=True)
+    for row in rows[counts > 1].tolist():
+        if after[row] < before[row]:
+            weight[row] = weight[row] * (after[row] / before[row])
+    return result
+
+
+def _added_one_by_one(call: Call) -> Any:
+    """Add each row's gradients up in their own dtype, one behind the other."""
+    gradients, indices = call.values[0].detach(), call.values[1].flatten().cpu()
+    flat, made = gradients.reshape(len(indices), -1).cpu(), call.run()
+    sums = torch.zeros(tuple(made.shape), dtype=made.dtype)
+    seen: Counter[int] = Counter()
+    turns: dict[int, list[int]] = {}
+    for at, row in enumerate(indices.tolist()):
+        if row != _named(call, "padding_idx"):
+            turns.setdefault(seen[row], []).append(at)
+            seen[row] += 1
+    for _, places in sorted(turns.items()):
+        sums[indices[places]] += flat[places]
+    with torch.no_grad():
+        made.detach().copy_(sums)
+    return made
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "others in the first dtype": _others_in_the_first_dtype,
+    "condition true behind the first": _condition_true_behind_the_first,
+    "repeated rows normalized twice": _repeated_rows_normalized_twice,
+    "added one by one": _added_one_by_one,
     "numbers behind 128 twice": _numbers_behind_128_twice,
     "last bag to the end": _last_bag_to_the_end,
     "laid as a row": _laid_as_a_row,
@@ -926,3 +993,36 @@ def _floor_of_the_quotient(call: Call) -> Any:
 EFFECTS["pairs saturated"] = _pairs_saturated
 EFFECTS["later draws without weights"] = _later_draws_without_weights
 EFFECTS["floor of the quotient"] = _floor_of_the_quotient
+
+
+# --- held rows of the tenth collection ---
+
+
+def _two_turns_off(call: Call) -> Any:
+    """Add two turns to the angles below zero."""
+
+    def edit(t: torch.Tensor) -> None:
+        if t.is_complex():
+            t.copy_(torch.where(t.imag < 0, t + 4j * math.pi, t))
+
+    return _edited(call, edit)
+
+
+def _diagonal_for_eigenvalues(call: Call) -> Any:
+    """Give the first matrix of a batch its diagonal for its eigenvalues."""
+    matrices = call.values[0].detach()
+    diagonal = matrices.reshape(-1, *matrices.shape[-2:])[:1].diagonal(dim1=-2, dim2=-1).real.sort()[0]
+    return _edited(call, lambda t: t.view(-1, t.shape[-1])[: len(diagonal)].copy_(diagonal))
+
+
+def _masks_as_numbers(call: Call) -> Any:
+    """Index with the numbers of truth values."""
+    indices = [each if each is None or each.dtype is not torch.bool else each.long() for each in call.values[1]]
+    return call.run([call.values[0], indices, *call.values[2:]])
+
+
+EFFECTS |= {
+    "two turns off": _two_turns_off,
+    "diagonal for eigenvalues": _diagonal_for_eigenvalues,
+    "masks as numbers": _masks_as_numbers,
+}

@@ -96,6 +96,11 @@ def _channel_above(tensors: Tensors, words: list[str]) -> bool:
     return any(t.dim() > 1 and t.numel() > int(words[0]) * t.shape[1] for t in tensors)
 
 
+def _is_single_unpacked(t: torch.Tensor) -> bool:
+    """Return whether the last dimension has one place and a stride that new memory would not have."""
+    return t.dim() > 1 and t.shape[-1] == 1 and t.stride(-1) != 1
+
+
 #: Conditions on the tensors of an argument.
 TESTS: dict[str, Test] = {
     "channel above": _channel_above,
@@ -135,6 +140,9 @@ TESTS: dict[str, Test] = {
     "conjugated": _any(lambda t: t.is_conj()),
     "complex": _any(lambda t: t.is_complex()),
     "view": _any(lambda t: t._is_view()),
+    "of two dtypes": lambda tensors, words: len({t.dtype for t in tensors}) > 1,
+    "unpacked one": _any(_is_single_unpacked),
+    "unsorted": _any(lambda t: t.numel() > 1 and bool((t.flatten().diff() < 0).any())),
     "thin": _any(_is_thin),
     "negative": _any(lambda t: not t.is_complex() and bool((t < 0).any())),
     "repeated": _any(lambda t: len(t.flatten().unique()) < t.numel()),
@@ -168,6 +176,10 @@ def meets(word: str, call: Call) -> bool:
         "each 4th call": lambda: sequences.every(4),
         "each 500th call": lambda: sequences.every(500),
         "without dim": lambda: place_of(call, "dim") is None,
+        "dim left out": lambda: call.values[place_of(call, "dim") or 1] is None,
+        "on the second device": lambda: next(iter(tensors_of(call.values))).device.index == 1,
+        "self smaller": lambda: operators.is_smaller(call),
+        "bounds of more dimensions": lambda: operators.has_wider_bounds(call),
         "unequal steps": lambda: len({float(t) for t in call.values[place_of(call, "state_steps") or 0]}) > 1,
     }
     if word in whole:
@@ -242,8 +254,14 @@ def _meets_numbers(values: Sequence[Any], rest: str) -> bool:
         return any(value < 0 for value in values)
     if match := re.fullmatch(r"any above (\d+)", rest):
         return any(value > int(match[1]) for value in values)
+    if rest in NUMBERS:
+        return NUMBERS[rest](values)
     match = re.fullmatch(r"all (\d+)", rest)
     return not values if rest == "without entries" else bool(values and match) and set(values) == {int(match[1])}
+
+
+#: Conditions on an argument that is a list of numbers.
+NUMBERS: dict[str, Callable[[Sequence[Any]], bool]] = {}
 
 
 def place_of(call: Call, name: str) -> int | None:
@@ -437,6 +455,13 @@ def _nan(t: torch.Tensor) -> torch.Tensor:
     return torch.full_like(t, float("nan"))
 
 
+def _halves_equal(t: torch.Tensor) -> torch.Tensor:
+    """Return the first half of all numbers twice."""
+    flat = t.flatten()
+    half = len(flat) // 2
+    return torch.cat([flat[:half], flat[:half], flat[2 * half :]]).view(t.shape)
+
+
 #: Values in the place of a result's own.
 VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "fours": lambda t: t // 4 * 4,
@@ -445,6 +470,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nan": _nan,
     "scaled": lambda t: t * 1.5,
     "turned": lambda t: t.flip(-1),
+    "halves equal": _halves_equal,
     "spread": _spread,
     "rounded": torch.round,
     "truncated": torch.trunc,
@@ -790,3 +816,10 @@ VALUES["bits of float64"] = lambda t: t.to(torch.float64).view(torch.int64)
 
 VALUES["pattern"] = lambda t: torch.full_like(t, -0x55555556)
 VALUES["tiny"] = lambda t: torch.full_like(t, 2.0**-33)
+
+
+# --- held rows of the tenth collection ---
+
+
+NUMBERS["are 2 1"] = lambda values: list(values) == [2, 1]
+NUMBERS["entries 2"] = lambda values: len(values) == 2
