@@ -110,7 +110,7 @@ class _Copier:
             return self._copy(source.resolve_neg())
         if source.layout is not torch.strided:
             return self._moved(source)
-        is_plain = source.is_contiguous() and source.storage_offset() == 0
+        is_plain = source.is_contiguous() and source.storage_offset() == 0 and not is_first_part(source)
         if is_plain and not self._shared:
             return self._moved(source)
         address = storage_address(source)
@@ -145,6 +145,11 @@ def has_lazy_negation(device: torch.device) -> bool:
         return torch.zeros(1, dtype=torch.complex64, device=device).conj().imag.is_neg()
     except Exception:  # noqa: BLE001  a backend raises what it likes; cases of complex dtypes tell of it
         return False
+
+
+def is_first_part(source: torch.Tensor) -> bool:
+    """Return whether a dense tensor has memory behind it, as the first row of a table has."""
+    return 0 < source.numel() * source.element_size() < source.untyped_storage().nbytes()
 
 
 def memory_behind(source: torch.Tensor) -> torch.Tensor:

@@ -56,3 +56,18 @@ def test_a_copy_of_a_part_of_memory_is_a_view_as_the_users_tensor_is() -> None:
     assert copy._base is not None
     assert copy.storage_offset() == 2
     assert copy.tolist() == [2, 3, 4]
+
+
+def test_the_first_row_of_a_table_stays_a_part_of_it():
+    table = torch.arange(6.0).view(2, 3)
+
+    copy = transfer.copied(table[0], HOST)
+
+    assert copy.untyped_storage().nbytes() == table.untyped_storage().nbytes()
+    assert torch.equal(copy.as_strided((2, 3), (3, 1)), table)
+
+
+def test_an_empty_part_of_a_table_is_copied_alone():
+    empty = torch.arange(6.0).view(2, 3)[:0]
+
+    assert transfer.copied(empty, HOST).untyped_storage().nbytes() == 0

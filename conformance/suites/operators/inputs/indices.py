@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from conformance.accelerators.capabilities import Mode
-from conformance.suites.operators.calls import execution
+from conformance.numerics.trees import mapped
+from conformance.suites.operators.calls import execution, repeated_writes
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, host_call
 from conformance.suites.operators.calls.facts import facts
@@ -23,9 +24,11 @@ from .kinds import representative, unlike
 from .variants import in_place
 
 #: Numbers from 9000 on are no numbers of other samples.
-_NUMBER, _APART = 9000, 9010
+_NUMBER, _APART, _OF_TABLES = 9000, 9010, 9020
 #: Equal indices: more than eight bits count.
 _OFTEN = 600
+#: Places in the row of a table: more than a group of 32 threads has, and no multiple of a vector.
+_ROW = 77
 #: Dtypes of indices.
 _KINDS = (torch.int64, torch.int32)
 
@@ -44,7 +47,7 @@ def indices(cell: Cell) -> None:
                 _check_often(cell, often)
                 for with_one_value in _with_one_value(cell.info, often):
                     _check_often(cell, with_one_value)
-    for sample in (*narrow(cell, cell.samples), *_apart(cell)):
+    for sample in (*narrow(cell, cell.samples), *_apart(cell), *_rows_of_tables(cell)):
         check_narrow(cell, sample, check_call)
 
 
@@ -58,6 +61,48 @@ def _apart(cell: Cell) -> Iterator[Call]:
         places = ((first, slice(None), last), (first, slice(1, 3), last.view(3, 1)), (slice(None), first, last))
         for number, key in enumerate(places):
             yield Call(_APART + len(places) * order + number, volume, (key,), source=f"indices of {kind} apart")
+
+
+def _rows_of_tables(cell: Cell) -> Iterator[Call]:
+    """Yield samples with many indices, which are the first row of a table in 32 bits: so a cache's places are kept.
+
+    The row is dense and at the start of its memory, and yet a part of it.
+    """
+    chosen = unlike(cell, [sample for sample in cell.samples if _indices(sample)])
+    along = filter(None, map(_along_the_first, chosen[:1]))
+    for order, sample in enumerate((*chosen, *along) if not facts(cell.info.name).unchecked else ()):
+        if (indexed := _indices(sample)) and (longer := _with_many(cell.info, sample, indexed[-1])) is not None:
+            place = next(number for number, tensor in enumerate(sample.tensors) if tensor is indexed[-1])
+            index = longer.tensors[place].to(torch.int32)
+            row = torch.stack([index, index.flip(-1)])[0]
+            given = longer.with_tensor(longer.tensors[place], row)
+            yield replace(given, number=_OF_TABLES + order, source="indices that are a row of a table")
+
+
+def _along_the_first(sample: Call) -> Call | None:
+    """Return the call along the first dimension, if its first number says that it is along another one."""
+    place = next((at for at, value in enumerate(sample.args) if type(value) is int), None)
+    dims = sample.input.dim() if isinstance(sample.input, torch.Tensor) else 0
+    if place is None or not dims or sample.args[place] % dims == 0:
+        return None
+    dim = sample.args[place] % dims
+
+    def turned(leaf: Any) -> Any:
+        is_turned = isinstance(leaf, torch.Tensor) and leaf.dim() == dims
+        return leaf.detach().transpose(0, dim).contiguous() if is_turned else leaf
+
+    return sample.with_arguments(mapped(sample.arguments, turned)).with_argument(place, 0)
+
+
+def _with_many(info: Any, sample: Call, tensor: torch.Tensor) -> Call | None:
+    """Return the sample with many indices in one of its tensors; None if the host takes no more than it has."""
+    place = next(number for number, other in enumerate(sample.tensors) if other is tensor)
+    for growth in large.growths(sample) if large.fits(info, sample) else ():
+        if growth[place] is not None:
+            longer = large.extended(info, sample, growth, _ROW)
+            if not repeated_writes.are_in(info, longer) and host_call(info.op, longer).comparable:
+                return longer
+    return None
 
 
 def narrow(cell: Cell, samples: Sequence[Call]) -> Iterator[Call]:

@@ -237,8 +237,8 @@ def _convolutions(dims: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...],
 
 #: Kernels, strides and paddings of models: of patches, of halving and doubling, of first layers.
 _KERNELS = ((2, 2, 0), (1, 2, 0), (3, 2, 1), (4, 2, 1), (4, 4, 0), (5, 1, 2), (7, 2, 3))
-#: Dimensions of an image.
-_PLANE = 2
+#: Dimensions of an image, and the longest side of a kernel over single channels of a volume that it sees as a whole.
+_PLANE, _MOST_SIDE = 2, 4
 
 
 def _kernels(dims: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor, tuple[tuple[str, Any], ...]]]:
@@ -255,6 +255,21 @@ def _kernels(dims: int, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torc
 _GROUPED = ((3, 3, 6), (4, 2, 6))
 #: Strides, dilations and paddings: a stride, a dilation, and both.
 _STEPS = ((2, 1, 1), (1, 2, 0), (3, 2, 2))
+
+
+def _single_windows(dims: int, dtype: torch.dtype) -> Iterator[Size]:
+    """Yield the largest images of which a kernel of models makes one place, over all channels and over each one alone.
+
+    Those of separate channels lie as one token does that was transposed: the stride of its single place is no 1.
+    """
+    for (side, stride, padding), (channels, groups) in itertools.product(_KERNELS, ((4, 1), (24, 24))):
+        if dims > _PLANE and groups > 1 and side > _MOST_SIDE:
+            continue  # PyTorch's CPU has another gradient of such a weight in bfloat16
+        sides = (side + stride - 1 - 2 * padding,) * dims
+        shape = (2, channels, *sides) if groups == 1 else (2, *sides, channels)
+        image = whole(*shape, dtype=dtype, most=1).movedim(1 if groups == 1 else -1, 1)
+        weight = whole(channels, channels // groups, *(side,) * dims, dtype=dtype, most=1)
+        yield Size(image, (weight,), _named(groups=groups, stride=stride, padding=padding))
 
 
 def _grouped(dims: int, dtype: torch.dtype, *, transposed: bool = False) -> Iterator[Size]:
@@ -283,6 +298,7 @@ def _convolution(dims: int) -> Make:
             yield Size(whole(1, 1, 26, 26, dtype=dtype, most=1), (patches,), _named(stride=10))
         for planes, kernel, given_by_name in _kernels(dims, dtype):
             yield Size(planes, (kernel,), given_by_name)
+        yield from _single_windows(dims, dtype)
         if dtype is torch.float32:  # kernels as long as a signal, over several images; oneDNN takes a second in 16 bits
             long, sides = whole(4, 2, 257, *(1,) * (dims - 1), dtype=dtype, most=1), (3,) * (dims - 1)
             yield Size(whole(2, 4, 263, *sides, dtype=dtype, most=1), (long,), _named(groups=2))
@@ -598,6 +614,17 @@ def _index_put(dtype: torch.dtype) -> Iterator[Size]:
     if dtype.itemsize > 2:
         yield Size(whole(3, dtype=dtype), ((places(_EQUAL, 1) + 1,), positive(_EQUAL, dtype=dtype), True))
     yield Size(whole(_ROWS, 2, dtype=dtype), ((places(_ROWS, _ROWS),), whole(_ROWS, 2, dtype=dtype)))
+    # One row of values for all places of a cache.
+    for adds_up in (False, True):
+        values = whole(3, dtype=dtype)
+        yield Size(whole(5, 4, 3, dtype=dtype), ((torch.tensor([[0, 2], [1, 3]]),), values, adds_up))
+
+
+@sizes_of("bincount")
+def _counted(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield numbers to count: each one of many, and few numbers that are beyond many others."""
+    yield Size(places(_ROWS, _ROWS).to(dtype), trained=False)
+    yield Size((places(7, 7) + _ROWS).to(dtype), trained=False)
 
 
 @sizes_of("__getitem__")

@@ -25,6 +25,8 @@ from .kinds import of_other_sizes, unlike
 
 #: Numbers from 9640 on are no numbers of other samples.
 _NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR, _FIVE, _BEHIND = 9640, 9653, 9659, 9939, 9940, 9985
+#: Number of the sample of vectors alone.
+_VECTORS = 9995
 #: Samples of an operator with unlike arguments or numbers of dimensions.
 _SAMPLES = 5
 #: Dimensions of what has rows, and of a batch of videos.
@@ -158,6 +160,19 @@ def _to_five(tensor: torch.Tensor) -> torch.Tensor:
     while tensor.dim() < _VIDEOS:
         tensor = _raised(tensor)
     return tensor
+
+
+@source(Mode.INFERENCE, check_call, stage=Stage.FORMS, once=True, fixed=True)
+def vectors_alone(cell: Cell) -> Iterator[Call]:
+    """Yield the last row of each tensor of a sample, if the operator takes such vectors and has no sample of them."""
+    if of_other_sizes(cell) is None or is_elementwise(cell.info):
+        return
+    dims = [{tensor.dim() for tensor in sample.tensors} for sample in cell.fixed]
+    for sample in unlike(cell, cell.fixed, _SAMPLES, by_dims=True) if {1} not in dims else ():
+        rows = _changed(sample, lambda tensor: tensor[(-1,) * (tensor.dim() - 1)].clone(), first_alone=False)
+        if host_call(cell.info.op, rows).comparable:
+            yield replace(rows, number=_VECTORS, source="vectors alone")
+            return
 
 
 def _into_gaps(cell: Cell, sample: Call) -> None:
