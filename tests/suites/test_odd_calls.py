@@ -356,6 +356,29 @@ def test_a_function_on_lists_that_is_wrong_on_other_threads_is_red(monkeypatch: 
         check()
 
 
+@pytest.mark.parametrize(("name", "part"), [("mul", slice(-1, None)), ("exp", slice(15, None, 16)), ("norm", slice(1))])
+def test_a_small_error_in_a_part_of_a_tensor_of_a_list_is_wrong(
+    name: str, part: slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of a small element, and small beside the largest one."""
+    function, right = functions.functions()[name], getattr(torch, f"_foreach_{name}")
+
+    def check() -> None:
+        test_foreach._check(Checker(), function, function.calls[0], [""], HOST, torch.float32, long=False)
+
+    check()
+
+    def slightly_wrong(given: Any, *others: Any, **options: Any) -> Any:
+        results = right(given, *others, **options)
+        results[0].flatten()[part].mul_(1 + 2.6e-6)
+        return results
+
+    monkeypatch.setattr(torch, f"_foreach_{name}", slightly_wrong)
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        check()
+
+
 class Everything:
     """A declaration that claims every cell."""
 
