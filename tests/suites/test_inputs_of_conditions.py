@@ -339,6 +339,27 @@ def test_a_kernel_of_a_backward_that_is_wrong_where_its_second_tensor_alone_is_e
         run(cell)
 
 
+@pytest.mark.parametrize("into", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "float32"])
+def test_a_kernel_of_a_backward_that_takes_gaps_for_none_in_one_dtype_is_red(
+    dtype: str, into: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel that writes to an output has the fault, or the other one."""
+    only(monkeypatch, "training.kernels_behind")
+    cell = f"operators.nn.functional.elu[{dtype}-training]"
+    assert run(cell).count > 4
+
+    def wrong(function: Any, sample: Call, **extra: Any) -> Any:
+        last = sample.tensors[-1]
+        if bool(extra) is into and last.numel() > 1 and not last.is_contiguous() and 0 not in last.stride():
+            sample = sample.with_tensor(last, last.as_strided(last.shape, torch.empty(last.shape).stride()))
+        return call(function, sample, **extra)
+
+    monkeypatch.setattr(execution, "execute", wrong)
+    with pytest.raises(AssertionError):
+        run(cell)
+
+
 @pytest.mark.parametrize("name", ["tanh", "nn.functional.mse_loss", "native_layer_norm", "nn.functional.batch_norm"])
 def test_a_backward_that_squares_its_cotangent_in_16_bits_is_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "training.large_numbers")

@@ -43,13 +43,14 @@ _STRUCTURED = "CompositeExplicitAutogradNonFunctional"
 
 
 def check(cell: Cell, samples: list[Call]) -> None:
-    """Compare the kernels behind some samples with the host's, in float32."""
-    if cell.dtype is not torch.float32 or cell.op_class is OpClass.ITERATIVE:
+    """Compare the kernels behind some samples with the host's; in other dtypes than float32, in arrangements alone."""
+    if cell.op_class is OpClass.ITERATIVE:
         return
     # A kernel of a backward is a composition, also where the forward is a function.
     loose = cell.of_class(OpClass.CONTRACTION)
+    compare = check_call if cell.dtype is torch.float32 else _check_layouts
     for order, (function, sample) in enumerate(calls(cell, samples, _is_of_interest, _settings)):
-        check_call(loose, function, replace(sample, number=NUMBER + order, source=str(function)))
+        compare(loose, function, replace(sample, number=NUMBER + order, source=str(function)))
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
@@ -156,34 +157,50 @@ def _public_names() -> frozenset[str]:
 
 def check_call(cell: Cell, function: Any, sample: Call) -> None:
     """Compare calls of an overload with the arguments of a sample, arranged, special and wrong, with the host's."""
-    if any(tensor.layout is not torch.strided for tensor in sample.tensors):
-        return
     is_unchecked = facts(cell.info.name).unchecked
-    cell = cell.of_kernel(Kernel(cell.info, function))
-    device, host = cell.on(sample), sample.on(HOST)
-    found, expected = settled(attempt(execution.execute, cell.info, device)), attempt(call, cell.info, host)
-    if found.error is not None or expected.error is not None:
-        cell.check.metric("kernels", f"not computed: {function}")
+    cell, into = cell.of_kernel(Kernel(cell.info, function)), with_out(function)
+    expected = _check_plain(cell, function, sample, into)
+    if expected is None:
         return
-    pairs = (found.value, device), (expected.value, host)
-    if is_private(function) and not _has_the_form(pairs[0][0], pairs[1][0]):
-        cell.check.metric("kernels", f"another form: {function}")
-        return
-    cell.judge.outcome(sample, *pairs, oracle_of(function, sample))
-    into = with_out(function)
-    if into is not None:
-        check_into(cell, sample, into, pairs[1][0])
     if not kernel_facts(name_of(function)).finite:
         special_inputs.check_kernel(cell, sample)
     tiny_inputs.check(cell, [sample])
-    _check_arrangements(cell, sample)
-    for wrong in () if is_unchecked else _wrong(cell, function, sample, pairs[1][0]):
+    _check_arrangements(cell, sample, into)
+    for wrong in () if is_unchecked else _wrong(cell, function, sample, expected):
         # The meta function comes first: it has no memory that a wrong call could read.
         if promises_refusal(cell.info, wrong.call):
             wrong_calls.check_one(cell, wrong)
     # Gradients are small: factors below one hide most of them. A kernel that does not check its arguments reads no
     # further than in a tensor whose elements are wider.
     wrong_calls.check_more(cell, function, sample, into=into, spread=_SPREAD, only_wider=is_unchecked)
+
+
+def _check_layouts(cell: Cell, function: Any, sample: Call) -> None:
+    """Compare calls of an overload in some arrangements with the host's."""
+    cell, into = cell.of_kernel(Kernel(cell.info, function)), with_out(function)
+    if _check_plain(cell, function, sample, into) is None:
+        return
+    for arranged in arrangements.for_kernels_of_each_dtype(sample):
+        _check_arranged(cell, arranged, into)
+
+
+def _check_plain(cell: Cell, function: Any, sample: Call, into: Into | None) -> Any:
+    """Compare the plain call of an overload and its sibling with ``out=``; return the host's result, or None."""
+    if any(tensor.layout is not torch.strided for tensor in sample.tensors):
+        return None
+    device, host = cell.on(sample), sample.on(HOST)
+    found, expected = settled(attempt(execution.execute, cell.info, device)), attempt(call, cell.info, host)
+    if found.error is not None or expected.error is not None:
+        cell.check.metric("kernels", f"not computed: {function}")
+        return None
+    pairs = (found.value, device), (expected.value, host)
+    if is_private(function) and not _has_the_form(pairs[0][0], pairs[1][0]):
+        cell.check.metric("kernels", f"another form: {function}")
+        return None
+    cell.judge.outcome(sample, *pairs, oracle_of(function, sample))
+    if into is not None:
+        check_into(cell, sample, into, expected.value)
+    return expected.value
 
 
 def is_private(function: Any) -> bool:
@@ -221,23 +238,27 @@ def _is_close(written: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.allclose(written, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
-def _check_arrangements(cell: Cell, sample: Call) -> None:
+def _check_arrangements(cell: Cell, sample: Call, into: Into | None) -> None:
     """Compare results for inputs in other arrangements of memory, where the host's kernel takes these."""
     for arranged in arrangements.for_kernels(sample):
-        _check_arranged(cell, arranged)
+        _check_arranged(cell, arranged, into)
 
     def work() -> None:
         for arranged in arrangements.for_kernels_elsewhere(sample.named(change=CHANGE)):
-            _check_arranged(cell, arranged)
+            _check_arranged(cell, arranged, into)
 
     do_elsewhere(work)
 
 
-def _check_arranged(cell: Cell, arranged: Call) -> None:
-    """Compare a kernel with inputs in another arrangement; a refusal by the device is a note."""
+def _check_arranged(cell: Cell, arranged: Call, into: Into | None) -> None:
+    """Compare a kernel and its sibling with inputs in another arrangement; a refusal by the device is a note."""
     # A refusal is a note: PyTorch promises no arrangement for a kernel that no public function names.
     said, exact = f"refused, {arranged.arrangement}: {cell.info.op}", oracle_of(cell.info.op, arranged)
-    check_supported(cell, arranged, "kernels", said, exact, functools.partial(variants.is_sound, cell, arranged))
+    is_sound = functools.partial(variants.is_sound, cell, arranged)
+    check_supported(cell, arranged, "kernels", said, exact, is_sound)
+    expected = attempt(call, cell.info, arranged.on(HOST)) if into is not None else None
+    if into is not None and expected is not None and expected.error is None and is_sound(expected.value):
+        check_into(cell, arranged, into, expected.value)
 
 
 def oracle_of(function: Any, sample: Call) -> Oracle:

@@ -28,6 +28,8 @@ _OFFSET = 3
 _MIXED = 3
 #: Dimensions of a matrix.
 _MATRIX = 2
+#: Arrangements in which a kernel of each dtype is compared.
+_OF_EACH_DTYPE = ("non-contiguous", "expanded", "the first one non-contiguous, the others expanded")
 #: What arranges one tensor in another way.
 Change = Callable[[torch.Tensor], torch.Tensor]
 #: Key under which an arrangement keeps the sample of which it is one. Weak, as that sample keeps its arrangements.
@@ -328,6 +330,12 @@ def for_kernels_elsewhere(sample: Call) -> Iterator[Call]:
 
         if (found := _arranged_each(sample, name, change_of)) is not None:
             yield found
+
+
+def for_kernels_of_each_dtype(sample: Call) -> Iterator[Call]:
+    """Yield the arrangements in which a kernel of each dtype is compared: gaps, and expanded values beside gaps."""
+    of_threads = {found.arrangement: found for found in for_kernels_elsewhere(sample)}
+    yield from (of_threads[name] for name in _OF_EACH_DTYPE if name in of_threads)
 
 
 def _with_safe_gaps(leaf: torch.Tensor) -> torch.Tensor:
