@@ -339,6 +339,36 @@ def test_a_kernel_of_a_backward_that_is_wrong_where_its_second_tensor_alone_is_e
         run(cell)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["nansum", "mean", "addmv", "bmm", "nn.functional.linear", "nn.functional.conv1d"])
+def test_a_sum_that_is_rounded_to_16_bits_after_each_32_terms_is_red(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same device, and its forms with outputs alone, where there are such."""
+    only(monkeypatch, "long_axes.long_sums")
+    cell = f"operators.{name}[{dtype}-inference]"
+    assert run(cell).count > 4
+    with_outputs: list[bool] = []
+
+    def wrong(function: Any, sample: Call, **extra: Any) -> Any:
+        for tensor in sample.tensors:
+            dim = next((dim for dim, size in enumerate(tensor.shape) if size > 1000), None)
+            if dim is None or float(tensor.max()) < 100 or ("out" in extra) is not with_outputs[0]:
+                continue
+            # The large term comes first; 32 small ones are less than its last bit.
+            lost = tensor.clone()
+            lost.narrow(dim, 32, tensor.shape[dim] - 32).zero_()
+            if float(lost.narrow(dim, 1, 31).sum(dim).max()) < 100 * torch.finfo(tensor.dtype).eps:
+                sample = sample.with_tensor(tensor, lost)
+        return call(function, sample, **extra)
+
+    monkeypatch.setattr(execution, "execute", wrong)
+    for into in (False, True) if name in ("nansum", "mean", "addmv", "bmm") else (False,):
+        with_outputs[:] = [into]
+        with pytest.raises(AssertionError, match="elements differ"):
+            run(cell)
+
+
 @pytest.mark.parametrize("into", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "float32"])
 def test_a_kernel_of_a_backward_that_takes_gaps_for_none_in_one_dtype_is_red(

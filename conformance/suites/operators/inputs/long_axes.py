@@ -5,6 +5,7 @@ The large samples grow along one dimension, the one that gives most elements. A 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -47,6 +48,11 @@ _MOST, _MOST_OF_MANY = 1 << 17, 1 << 18
 _MOST_OF_SQUARES = 1 << 22
 #: Classes whose single elements take a hundred times as long as a product.
 _DEAR = (OpClass.SPECIAL, OpClass.ITERATIVE)
+#: Dtypes whose sums have more bits, terms of such a sum, the largest one, by how much a small one is less than its last
+#: bit, and the number of the sample behind the others.
+_IN_16_BITS, _TERMS, _LARGE_TERM, _LOST, _BY_TERMS = (torch.float16, torch.bfloat16), 2053, 256.0, 256, 30
+#: Samples of which a cell has sums, and tensors among which there are factors.
+_OF_DIMS, _FACTORS = 5, 3
 #: Rows by which the elements of a row are measured.
 _TRIED = 16
 
@@ -75,6 +81,55 @@ def long_axes(cell: Cell) -> Iterator[Call]:
     elif (found := _grown(cell, samples[0], None)) is not None and host_call(cell.info.op, found).finite:
         # A product of as many numbers is none, or depends on their order.
         yield replace(found, number=_NUMBER + _BY_COLUMNS, source="many indices")
+
+
+@source(Mode.INFERENCE, check_with_forms, stage=Stage.LARGE, dtypes=_IN_16_BITS, fixed=True, checked=True)
+def long_sums(cell: Cell) -> Iterator[Call]:
+    """Yield sums in 16 bits of a large term and many small ones: each of these is lost beside it, and all are not."""
+    if cell.op_class not in (OpClass.REDUCTION, OpClass.CONTRACTION) or facts(cell.info.name).short_in_16_bits:
+        return
+    for sample in unlike(cell, cell.fixed, _OF_DIMS, by_dims=True):
+        growth = _summed(cell, sample) if large.fits(cell.info, sample) else None
+        if growth is None:
+            continue
+        found = _of_unequal_terms(large.extended(cell.info, sample, growth, _TERMS), growth)
+        if host_call(cell.info.op, found).finite:
+            yield replace(found, number=_NUMBER + _BY_TERMS, source="a large term and small ones")
+            return
+
+
+def _summed(cell: Cell, sample: Call) -> large.Growth | None:
+    """Return dimensions along which a sample is summed: with more rows it has no larger result."""
+    for growth in (*large.growths(sample), *_pairs(sample)):
+        plan = large.plan_of(cell.info, sample, growth)
+        if plan is not None and plan.outputs == 0 and plan.inputs * _TERMS <= _MOST:
+            return growth
+    return None
+
+
+def _pairs(sample: Call) -> Iterator[large.Growth]:
+    """Yield dimensions of two tensors that are equal, in other places, as those of the factors of a product are."""
+    numbered = [
+        (number, tensor) for number, tensor in enumerate(sample.tensors[:_FACTORS]) if tensor.is_floating_point()
+    ]
+    for (first, left), (second, right) in itertools.combinations(numbered, 2):
+        for dims in itertools.product(range(left.dim()), range(right.dim())):
+            if left.shape[dims[0]] == right.shape[dims[1]] and (first or dims[0] != dims[1]):
+                chosen = dict(zip((first, second), dims, strict=True))
+                yield tuple(chosen.get(number) for number in range(len(sample.tensors)))
+
+
+def _of_unequal_terms(sample: Call, growth: large.Growth) -> Call:
+    """Return the call with one large row and small ones in its first tensor, and with ones in the others that grew."""
+    grown = [(tensor, dim) for tensor, dim in zip(sample.tensors, growth, strict=True) if dim is not None]
+    for tensor, dim in grown:
+        if not tensor.is_floating_point():
+            continue
+        terms = torch.ones_like(tensor)
+        if tensor is grown[0][0]:
+            terms.mul_(_LARGE_TERM * torch.finfo(tensor.dtype).eps / _LOST).select(dim, 0).fill_(_LARGE_TERM)
+        sample = sample.with_tensor(tensor, terms)
+    return sample
 
 
 def _samples(cell: Cell) -> list[Call]:
