@@ -204,7 +204,7 @@ def _counted(cell: Cell) -> Iterator[Call]:
             if of_a_row * _ROWS <= _MOST:
                 break
         if 0 < of_a_row * _ROWS <= _MOST:
-            found = _with_count(given, place - len(first), _ROWS)
+            found = _with_count(given, place - len(first), _rows(cell, of_a_row, 1))
             yield replace(found, number=_NUMBER + _BY_NUMBER + order, source=f"a long axis by the number {place}")
 
 
