@@ -339,6 +339,27 @@ def test_a_kernel_of_a_backward_that_is_wrong_where_its_second_tensor_alone_is_e
         run(cell)
 
 
+@pytest.mark.parametrize(("name", "dim", "most"), [("where", 1, 256), ("linspace", 0, 1 << 16)])
+def test_a_result_that_is_lost_beyond_a_length_of_an_axis_is_red(
+    name: str, dim: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest sample of one has tensors that are broadcast, and that of the other is long by a number."""
+    only(monkeypatch, "long_axes.long_axes")
+    cell = f"operators.{name}[float32-inference]"
+    assert run(cell).count > 4
+
+    def wrong(function: Any, sample: Call, **extra: Any) -> Any:
+        result = call(function, sample, **extra)
+        for tensor in tensors(result):
+            if dim < tensor.dim() and tensor.shape[dim] > most and tensor.dim() < 3:
+                tensor.narrow(dim, most, tensor.shape[dim] - most).zero_()
+        return result
+
+    monkeypatch.setattr(execution, "execute", wrong)
+    with pytest.raises(AssertionError):
+        run(cell)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["nansum", "mean", "addmv", "bmm", "nn.functional.linear", "nn.functional.conv1d"])
 def test_a_sum_that_is_rounded_to_16_bits_after_each_32_terms_is_red(

@@ -141,7 +141,21 @@ def _samples(cell: Cell) -> list[Call]:
         return [sample, *others[:1]]
     if facts(cell.info.name).unchecked or facts(cell.info.name).resizes or not _is_resizable(cell, sample):
         return []
-    return [sample, *(each for each in of_most_dims(cell, [sample]) if _is_resizable(cell, each))]
+    further = (*of_most_dims(cell, [sample]), *_of_one_shape(cell, sample))
+    return [sample, *(each for each in further if _is_resizable(cell, each))]
+
+
+def _of_one_shape(cell: Cell, sample: Call) -> list[Call]:
+    """Return a sample whose tensors have one shape, if those of another differ: a broadcast axis is long in none."""
+
+    def shapes(one: Call) -> set[tuple[int, ...]]:
+        return {tuple(tensor.shape) for tensor in one.tensors}
+
+    if len(shapes(sample)) == 1 or not cell.info.supports_out:
+        return []
+    alike = [one for one in unlike(cell, cell.fixed, len(cell.fixed), by_dims=True) if len(one.tensors) > 1]
+    found = [one for one in alike if len(shapes(one)) == 1 and len(one.tensors) == len(sample.tensors)]
+    return sorted(found, key=lambda one: -one.tensors[0].dim())[:1]
 
 
 def _of_many_columns(cell: Cell, sample: Call) -> Iterator[Call]:
