@@ -190,9 +190,9 @@ def where(condition: Callable[[Call, torch.Tensor], bool], change: Callable[[tor
 
 
 def in_16_bits(_: Call, result: torch.Tensor) -> bool:
-    """Return whether a result may be a long sum of numbers of one sign in 16 bits."""
+    """Return whether a result may be a long sum of numbers of one sign and like size in 16 bits."""
     kind = result.dtype in (torch.float16, torch.bfloat16) and result.numel() > 0
-    return kind and bool(result.isfinite().all() & (result >= 1).all())
+    return kind and bool(result.isfinite().all() & (result >= 1).all() & (result.max() > 512))
 
 
 def behind_a_launch(_: Call, result: torch.Tensor) -> bool:
@@ -207,8 +207,8 @@ def stays(result: torch.Tensor) -> None:
     result.clamp_(max=2048 if result.dtype is torch.float16 else 256)
 
 
-def many_indices(sample: Call, _: torch.Tensor) -> bool:
-    return len(sample.args) > 1 and sample.args[1].numel() > 1024
+def many_indices(sample: Call, result: torch.Tensor) -> bool:
+    return result.dim() > 1 and len(sample.args) > 1 and sample.args[1].numel() > 1024
 
 
 def many_matrices(sample: Call, result: torch.Tensor) -> bool:

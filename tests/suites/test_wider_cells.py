@@ -50,7 +50,9 @@ def as_if_contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def in_order_of_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Read a dense tensor in the order of its memory, whatever its strides are."""
+    """Read a dense tensor in the order of its memory, whatever its strides are, but for images in channels_last."""
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor
     dense = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
     return tensor.as_strided((tensor.numel(),), (1,)).view(tensor.shape) if dense else tensor
 
