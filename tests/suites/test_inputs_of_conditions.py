@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from conformance.numerics.trees import mapped, tensors
 from conformance.suites.operators.calls import execution
@@ -14,6 +15,7 @@ from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.inputs import families
 from conformance.suites.operators.judge.cells import Cell
+from conformance.suites.operators.judge.oracle import Intermediates
 
 from .test_operators_detect import run
 
@@ -282,6 +284,26 @@ def test_a_fault_under_a_condition_is_red(cell: str, family: str, habit: Any, mo
     monkeypatch.setattr(execution, "execute", habit)
     with pytest.raises(AssertionError):
         run(f"operators.{cell}")
+
+
+def test_a_device_without_the_hosts_kernel_of_integers_is_green(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        if isinstance(sample.input, torch.Tensor) and not sample.input.is_floating_point():
+            raise NotImplementedError(f"no kernel for {sample.input.dtype}")
+        return call(function, sample, **extra)
+
+    only(monkeypatch, "settings.other_defaults", "statements.calls_again")
+    monkeypatch.setattr(execution, "execute", execute)
+    assert run("operators.nn.functional.avg_pool1d[float32-inference]").count > 10
+
+
+def test_a_missing_tangent_has_memory_where_intermediate_results_change() -> None:
+    """Without memory, the product of a number and a missing tangent ends the process, and the device is accused."""
+    with forward_ad.dual_level(), Intermediates(0):
+        matrix = forward_ad.make_dual(torch.ones(3, 2, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
+        vector, given = torch.ones(2, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        result = torch.addmv(given, matrix, vector, beta=0.5, alpha=0.3)
+        assert forward_ad.unpack_dual(result).tangent.tolist() == pytest.approx([0.6] * 3)
 
 
 def test_a_backward_that_is_wrong_where_two_things_are_unusual_is_red(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,9 +166,12 @@ def calls_again(cell: Cell) -> None:
         return
     device = cell.on(sample)
     execution.execute(cell.info.op, device)
-    for other_call in (*between(cell, sample), *_refused(cell, sample)):
+    for other_call in between(cell, sample):
         refused = attempt(call, cell.info, other_call.on(HOST)).error is not None
         with contextlib.suppress(Exception) if refused else contextlib.nullcontext():
+            perform(execution.execute, cell.info, cell.on(other_call))
+    for other_call in _refused(cell, sample):
+        with contextlib.suppress(Exception):  # nobody claims it, also where the host has a kernel for it
             perform(execution.execute, cell.info, cell.on(other_call))
     try:
         device.input.copy_(cell.on(other).input)

@@ -192,14 +192,15 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run PyTorch's decomposition of a projection, and change what its operators return."""
+        args, kwargs = mapped(args, _with_memory), mapped(kwargs or {}, _with_memory)
         if not self._inside and PROJECTIONS.search(func.overloadpacket.__name__) and func in decomposition_table:
             self._inside = True
             try:
                 with self:
-                    return decomposition_table[func](*args, **(kwargs or {}))
+                    return decomposition_table[func](*args, **kwargs)
             finally:
                 self._inside = False
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         if not self._inside or func.is_view or func._schema.is_mutable:
             return result
         return mapped(result, self._changed)
@@ -208,12 +209,18 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         """Return a tensor of numbers with each element changed by a relative step; another value as it is."""
         if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             return leaf
-        # Autograd's zeros have no memory: a kernel that reads them ends the process.
         if leaf.layout is not torch.strided or leaf._is_zerotensor():
             return leaf
         # Of different sizes: two terms that change alike would cancel again.
         sizes = torch.rand(leaf.shape, generator=self._generator, dtype=torch.float64) * 4 - 2
         return leaf * (1 + self._step * sizes)
+
+
+def _with_memory(leaf: Any) -> Any:
+    """Return zeros in place of autograd's zeros, which have no memory: a kernel that reads them ends the process."""
+    if not isinstance(leaf, torch.Tensor) or not leaf._is_zerotensor():
+        return leaf
+    return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
 
 
 #: Elements of a tensor from which it may repeat few numbers, and those that are looked at.
