@@ -35,21 +35,22 @@ def check_supported(
     said: str,
     exact: oracle.Oracle | None = None,
     is_sound: Callable[[Any], bool] | None = None,
-) -> None:
+) -> Any:
     """Compare a call that the host computes; what is ``said`` of a device that refuses it is a note of an ``area``.
 
     ``exact`` is another oracle than that of the operator. ``is_sound`` takes the host's result, and says whether every
-    device has to give it.
+    device has to give it. Return that result; None if the host refuses, or no device has to give it.
     """
     expected = attempt(call, cell.info, sample.on(HOST))
     if expected.error is not None or (is_sound is not None and not is_sound(expected.value)):
-        return
+        return None
     found = settled(attempt(execution.execute, cell.info, cell.on(sample)))
     if found.error is not None:
         cell.check.metric(area, said)
-        return
+        return expected.value
     n = cell.judge.length(sample, expected.value)
     cell.judge.result(sample, found.value, expected.value, exact or oracle.of_forward(cell.info, sample), n)
+    return expected.value
 
 
 @dataclass
