@@ -42,25 +42,6 @@ def judges(member: str, subjects: Iterable[str], case_id: str) -> bool | None:
     return any(subject.partition(".")[0] in found for subject in subjects)
 
 
-def answer(
-    module: Any,
-    name: str,
-    *arguments: Any,
-    instead: Callable[[], Any] | None = None,
-    homes: Sequence[Any] = (),
-    **named: Any,
-) -> Any:
-    """Return the answer of a function of the device's module or of ``homes``, and of ``instead`` where there is none.
-
-    A function whose own code raises NotImplementedError is not there; a kernel that the function waits for may raise
-    it too. A function that returns None answers nothing: that is wrong, so nothing replaces it.
-    """
-    result = call(module, name, *arguments, instead=instead, homes=homes, **named)
-    if result is None:
-        raise MissingMember(name, module.__name__, f"{module.__name__}.{name}() returns None")
-    return result
-
-
 def call(
     module: Any,
     name: str,
@@ -69,7 +50,11 @@ def call(
     homes: Sequence[Any] = (),
     **named: Any,
 ) -> Any:
-    """Do what ``answer`` does, for a function that returns nothing."""
+    """Return what a function of the device's module or of ``homes`` returns, and what ``instead`` does without one.
+
+    A function whose own code raises NotImplementedError is not there; a kernel that the function waits for may raise
+    it too. Raises MissingMember if there is nothing instead.
+    """
     refusal = None
     for home in (module, *homes):
         function = getattr(home, name, None)
@@ -86,6 +71,14 @@ def call(
     if instead is not None:
         return instead()
     raise missing(module, name, refusal) from refusal
+
+
+def answer(module: Any, name: str, *arguments: Any, **options: Any) -> Any:
+    """Return what ``call`` returns, for a function that answers: None is wrong, so nothing replaces it."""
+    result = call(module, name, *arguments, **options)
+    if result is None:
+        raise MissingMember(name, module.__name__, f"{module.__name__}.{name}() returns None")
+    return result
 
 
 def _refuses_by_itself(error: NotImplementedError) -> bool:

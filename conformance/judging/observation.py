@@ -97,7 +97,7 @@ def observe(error: BaseException | None) -> Observation:
         return Observation(Seen.SUITE_ERROR, f"{type(error).__name__}: {message}{_place(error)}")
     if isinstance(error, AssertionError) and not is_assertion_of_the_case(error):
         return Observation(Seen.RAISED, f"{type(error).__name__}: {message}{foreign_place(error)}")
-    if not isinstance(error, _JUDGING[:-1]) and (missing := missing_member(error)):
+    if not isinstance(error, _SAYING) and (missing := missing_member(error)):
         return Observation(Seen.NOT_IMPLEMENTED, message, missing=missing)
     for types, seen in _SEEN_BY_TYPE:
         if isinstance(error, types):
@@ -188,7 +188,8 @@ def contradicts_out_of_memory(accelerator: Any) -> str | None:
 
 
 #: Exceptions by which the suite's own code ends a case on purpose.
-_JUDGING = (AssertionError, pytest.fail.Exception, pytest.skip.Exception, EnvironmentLacks, Refused, MissingMember)
+_SAYING = (AssertionError, pytest.fail.Exception, pytest.skip.Exception, EnvironmentLacks, Refused)
+_JUDGING = (*_SAYING, MissingMember)
 
 _SEEN_BY_TYPE: tuple[tuple[tuple[type[BaseException], ...], Seen], ...] = (
     ((EnvironmentLacks, pytest.skip.Exception), Seen.ENVIRONMENT),
