@@ -97,6 +97,16 @@ def class_of_generator(name: str) -> OpClass | None:
     return _class_in("generator", name)
 
 
+@functools.cache
+def steps_of_kernel(name: str) -> float:
+    """Return how far a kernel of a composition may round, relative to one elementwise operation; at least 1.
+
+    A budget multiplies the response to a random change, which is half of the largest one on average.
+    """
+    rounding = budget_of(_class_in("kernel", name) or OpClass.ELEMENTWISE).rounding
+    return max(1.0, rounding / (2 * budget_of(OpClass.ELEMENTWISE).rounding))
+
+
 def _class_in(section: str, name: str) -> OpClass | None:
     for op_class, names in load_table(__file__, "functions.toml")[section].items():
         if name in names:

@@ -29,6 +29,7 @@ CELLS = (
     "corrcoef[float32-training]", "logcumsumexp[float64-training]", "nn.functional.rms_norm[float32-training]",
     "maximum[float32-inference]", "addcmul[float32-inference]", "lerp[float32-inference]",
     "fft.fft2[complex64-inference]", "linalg.inv[float32-inference]", "multinomial[error-inputs]",
+    "dot[float32-training]", "inner[float32-training]", "linalg.vector_norm[float32-training]",
 )  # fmt: skip
 #: Cells of the habits that take least time, and those that have to be confirmed.
 FEW = ("topk[uint8-inference]", "mm[int8-inference]", "igamma[float16-inference]", "lerp[float32-inference]")

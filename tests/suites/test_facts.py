@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from conformance.base.errors import ConformanceError
+from conformance.numerics import budgets
 from conformance.numerics.budgets import load_table
 from conformance.suites.operators.calls import facts, work
 from conformance.suites.operators.calls.database import database
@@ -34,6 +35,8 @@ def test_every_kernel_with_facts_exists() -> None:
     rows = load_table(facts.__file__, "facts.toml")["kernels"]
 
     assert [name for name in rows if "*" not in name and name not in names] == []
+    classes = load_table(budgets.__file__, "functions.toml")["kernel"]
+    assert {name for each in classes.values() for name in each} - names == set()
     assert kernel_facts("mkldnn_linear").foreign
     assert kernel_facts("grid_sampler_2d").finite
     assert not any(vars(kernel_facts("add")).values())

@@ -66,6 +66,16 @@ def test_cotangents_inside_a_mode_are_drawn_by_the_mode() -> None:
     assert torch.equal(passes.cotangents(outputs, 12)[0], usual)
 
 
+def test_functions_inside_a_composition_round_by_more_than_products() -> None:
+    x = torch.full((1000,), 2.0, dtype=torch.float64)
+    with Intermediates(0, inside=True, step=2.0**-24):
+        fours = x * x, x.pow(2.0), torch.exp2(x)
+
+    product, *functions = (float((each / 4 - 1).abs().max()) * 2**23 for each in fours)
+    assert 0.9 < product <= 1.0
+    assert all(2.2 < change <= 2.5 for change in functions)
+
+
 def test_equal_bits_are_alike_and_other_numbers_are_not() -> None:
     numbers = torch.tensor([1.0, float("nan"), float("inf"), -0.0])
 

@@ -141,6 +141,8 @@ struct Call {
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
         t.layout() == c10::kStrided, profile.name, " is not implemented for ", t.layout(), " tensors on ", config().device);
+    // A tangent that autograd lacks has no memory. PyTorch hands it to the kernels of dot and vdot as it is.
+    if (t._is_zerotensor() && !profile.is_view) return at::zeros(t.sizes(), t.options().device(at::kCPU));
     if (capturing(launch.device())) accesses.emplace_back(range_of(t), write);
     bool ordered = profile.is_view || (write ? launch.writes(range_of(t)) : launch.reads(range_of(t)));
     auto alias = ordered || write ? alias_on(t, storage_under(t)) : poison_like(t);

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 
@@ -17,6 +18,17 @@ def test_backward_on_every_device(sim: Any, index: int) -> None:
     (x * x).sum().backward()
 
     assert torch.equal(x.grad, 2 * x.detach())
+
+
+@pytest.mark.parametrize("function", [torch.dot, torch.vdot, torch.mul, torch.add, torch.linalg.cross])
+def test_a_missing_tangent_counts_as_zeros(sim: Any, function: Any) -> None:
+    """Autograd gives it no memory. PyTorch hands it to the kernels of ``dot`` and ``vdot`` as it is."""
+    x, y, tangent = (torch.randn(3, device="sim") for _ in range(3))
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(function(forward_ad.make_dual(x, tangent), y)).tangent
+        due = forward_ad.unpack_dual(function(forward_ad.make_dual(x.cpu(), tangent.cpu()), y.cpu())).tangent
+
+    torch.testing.assert_close(found.cpu(), due)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.numerics.budgets import OpClass, slope_of, term_of, term_of_generator
+from conformance.numerics.budgets import OpClass, slope_of, steps_of_kernel, term_of, term_of_generator
 from conformance.numerics.compare import Exact, widen
 from conformance.numerics.functions import FUNCTIONS, exact, exact_derivative, rounded
+from conformance.numerics.modes import with_memory
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.calls import Call, unchanged
 from conformance.suites.operators.calls.classes import is_elementwise, op_class
@@ -180,7 +181,8 @@ class Oracle:
 class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Apply relative changes to the intermediate results of the kernels that PROJECTIONS matches.
 
-    If ``inside``, those of all kernels change. ``step`` is half of the largest change.
+    If ``inside``, those of all kernels change. ``step`` is half of the largest change; functions such as ``pow``
+    change by more of them (``budgets.steps_of_kernel``).
 
     Such a kernel subtracts from its input the part along some directions. If nothing is left, as for two normalised
     elements, no change of the inputs shows how far the terms cancel; a change of the terms does.
@@ -192,7 +194,7 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run PyTorch's decomposition of a projection, and change what its operators return."""
-        args, kwargs = mapped(args, _with_memory), mapped(kwargs or {}, _with_memory)
+        args, kwargs = mapped(args, with_memory), mapped(kwargs or {}, with_memory)
         if not self._inside and PROJECTIONS.search(func.overloadpacket.__name__) and func in decomposition_table:
             self._inside = True
             try:
@@ -203,9 +205,10 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         result = func(*args, **kwargs)
         if not self._inside or func.is_view or func._schema.is_mutable:
             return result
-        return mapped(result, self._changed)
+        step = self._step * steps_of_kernel(func.overloadpacket.__name__)
+        return mapped(result, functools.partial(self._changed, step=step))
 
-    def _changed(self, leaf: Any) -> Any:
+    def _changed(self, leaf: Any, *, step: float) -> Any:
         """Return a tensor of numbers with each element changed by a relative step; another value as it is."""
         if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             return leaf
@@ -213,14 +216,7 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             return leaf
         # Of different sizes: two terms that change alike would cancel again.
         sizes = torch.rand(leaf.shape, generator=self._generator, dtype=torch.float64) * 4 - 2
-        return leaf * (1 + self._step * sizes)
-
-
-def _with_memory(leaf: Any) -> Any:
-    """Return zeros in place of autograd's zeros, which have no memory: a kernel that reads them ends the process."""
-    if not isinstance(leaf, torch.Tensor) or not leaf._is_zerotensor():
-        return leaf
-    return torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+        return leaf * (1 + step * sizes)
 
 
 #: Elements of a tensor from which it may repeat few numbers, and those that are looked at.
