@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from conformance.judging.checker import Checker
 from conformance.plan.case import Case, seed_of
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import execution
+from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.plan import catalogue
 from tests.defects.catalogue.stand_ins import operators
 from tests.layers import longer
@@ -47,6 +49,31 @@ def test_another_seed_accuses_nobody(base):
 def test_a_gradient_keeps_its_layout(name: str) -> None:
     """The gradient of a sparse input is sparse, and no strided tensor is expected in its place."""
     assert run(f"operators.{name}[float32-training]").count > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("linalg.cross", 1 + 2.6e-6),
+        ("linalg.multi_dot", 1 + 1e-5),
+        ("linalg.vander", 1 + 2.6e-6),
+        ("linalg.vecdot", 1 + 2.6e-6),
+        ("ormqr", 1 + 1e-5),
+    ],
+)
+def test_a_product_of_linear_algebra_has_the_budget_of_a_product(
+    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These neither factorise nor solve."""
+
+    def inexact(function: Any, sample: Call, **extra: Any) -> Any:
+        result = execution.call(function, sample, **extra)
+        return result * factor if result.numel() and result.is_floating_point() else result
+
+    monkeypatch.setattr(execution, "execute", inexact)
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        run(f"operators.{name}[float32-inference]")
 
 
 def test_a_better_device_is_right(monkeypatch):

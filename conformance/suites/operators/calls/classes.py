@@ -62,11 +62,12 @@ def is_factorisation(info: Any) -> bool:
     from torch.testing._internal.opinfo.core import OpInfo
 
     generic = OpInfo.__dataclass_fields__["gradcheck_wrapper"].default
-    return (
+    known = facts(info.name)
+    return not (known.multiplies or known.moves_factors) and (
         info.name.startswith("linalg.")
         or "hermitian" in info.gradcheck_wrapper.__name__
         or (info.gradcheck_wrapper is not generic and "triangular" in info.gradcheck_wrapper.__name__)
-        or (_needs_lapack(info) and not facts(info.name).moves_factors)
+        or _needs_lapack(info)
     )
 
 

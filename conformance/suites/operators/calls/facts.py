@@ -24,6 +24,8 @@ class Facts:
     # --- classes ---
     narrow: bool = False  # accumulates in float32 on device types that PyTorch knows by name, elsewhere in the dtype
     fourier: bool = False  # a Fourier transform beside those of torch.fft
+    multiplies: bool = False  # of torch.linalg or LAPACK, but it neither factorises nor solves
+    inverts: bool = False  # householder_product_backward of FunctionsManual.cpp: the gradient undoes each reflection
     moves_factors: bool = False  # PyTorch needs LAPACK to test it, but it only moves the factors that it is given
 
     # --- results that are open ---

@@ -420,7 +420,8 @@ def _judge_values(
     cell.judge.claim(sample, found == due, f"{found} gradients, expected {due}")
     outputs = sum(tensor.numel() for tensor in tensors(expected))
     length = max(n, float(outputs) ** 0.5)  # it sums over all outputs
-    of_sums = cell.of_class(OF_SUMS.get(cell.op_class, cell.op_class))
+    plain_class = OpClass.ITERATIVE if facts(info.name).inverts else cell.op_class
+    own, of_sums = (cell.of_class(each) for each in (plain_class, OF_SUMS.get(plain_class, plain_class)))
     for i, (gradient, expected_gradient) in enumerate(zip(actual_gradients, expected_gradients, strict=True)):
         part = f"gradient of input {i}"
         if i == 0 and (chosen := _gradient_of_choice(info, sample, actual, expected, given)) is not None:
@@ -432,7 +433,7 @@ def _judge_values(
             _judge_gradient(of_sums, sample, gradient, expected_gradient, backward.rounding(), i, length)
             continue
         # A complex derivative is composed of several real ones.
-        by = of_sums if expected_gradient is not None and expected_gradient.is_complex() else cell
+        by = of_sums if expected_gradient is not None and expected_gradient.is_complex() else own
         _judge_gradient(by, sample, gradient, expected_gradient, backward, i, length)
     if with_oracle:
         cell.judge.against_oracle(sample, expected_gradients, backward, n, raw=True)
