@@ -53,15 +53,22 @@ class Budget:
     length: float
     host: float
     accumulator: str = "wide"
+    once: float = 0.0
 
-    def bound(self, exact: torch.Tensor, response: torch.Tensor, dtype: torch.dtype, n: float) -> torch.Tensor:
+    def bound(
+        self, exact: torch.Tensor, response: torch.Tensor, dtype: torch.dtype, n: float, *, once: bool = False
+    ) -> torch.Tensor:
         """Return the largest allowed absolute error of every element: float64, in the shape of ``exact``.
 
         ``response`` is the change of the exact value for a relative change of the inputs, in the same shape;
-        ``dtype`` is the result's, and ``n`` is the reduction length.
+        ``dtype`` is the result's, and ``n`` is the reduction length. With ``once``, one kernel computes the result in
+        the accumulator, and rounds it to the dtype.
         """
         factor: float = COMPLEX_FACTOR if dtype.is_complex else 1.0
-        rounding = self.rounding * unit_roundoff(dtype) * exact.abs()
+        units = self.rounding * unit_roundoff(dtype)
+        if once and self.once:
+            units = min(units, self.once * unit_roundoff(dtype) + self.rounding * accumulator_roundoff(dtype))
+        rounding = units * exact.abs()
         accumulated = unit_roundoff(dtype) if self.accumulator == "result" else accumulator_roundoff(dtype)
         growth = self.conditioning * max(n, 1.0) ** self.length
         conditioning = growth * accumulated * response

@@ -69,7 +69,8 @@ class Exact:
     operator again. It returns a float64 tensor of the same shape, or None if the response is unknown. ``elements`` has
     values that are better than ``value``. ``scale`` has the sizes relative to which results are rounded where the
     exact value is smaller. With ``from_host`` there is no oracle, and ``value`` is the host's own result. With
-    ``rounds``, the computation may round also where the host's result is exact by chance.
+    ``rounds``, the computation may round also where the host's result is exact by chance. With ``once``, one kernel
+    computes the result, and rounds it once.
     """
 
     value: torch.Tensor
@@ -78,6 +79,7 @@ class Exact:
     scale: torch.Tensor | None = None
     from_host: bool = False
     rounds: bool = False
+    once: bool = False
 
     @classmethod
     def of_host(cls, host: torch.Tensor) -> Exact:
@@ -289,7 +291,7 @@ def bound_of(host: torch.Tensor, exact: Exact, budget: Budget, op_class: OpClass
         magnitude = magnitude.abs().max().expand(magnitude.shape)
     if exact.scale is not None:
         magnitude = torch.maximum(magnitude.abs(), exact.scale)
-    return budget.bound(magnitude, response, host.dtype, n)
+    return budget.bound(magnitude, response, host.dtype, n, once=exact.once)
 
 
 def _finite_part(host: torch.Tensor) -> torch.Tensor:

@@ -88,7 +88,7 @@ def grown(
     if trained or forms:
         most = min(most, amount.repeated)
     if trained and facts(info.name).squared:
-        most, inner_rows = amount.squares, amount.squares // 2
+        most, inner_rows = amount.squares, amount.squares // 4  # beside a batch
     target = elements or most
     plans = list(_plans(info, samples, amount.tried))
     if not plans:

@@ -57,7 +57,7 @@ class Oracle:
     the responses to each input, as changes of several inputs can cancel. With ``rounds_between``, it is at least the
     response to changes of all intermediate results. With ``rounds``, the computation may round also where the host's
     results are all exact. With ``composed``, what it computes from is rounded to the dtype: the response is a size
-    relative to which it rounds.
+    relative to which it rounds. With ``once``, one kernel computes the result, and rounds it once.
     """
 
     def __init__(
@@ -71,7 +71,9 @@ class Oracle:
         rounds_between: bool = False,
         rounds: bool = False,
         composed: bool = False,
+        once: bool = False,
     ) -> None:
+        self._once = once
         self._rounds, self._composed = rounds or composed, composed
         self._compute, self._sample, self._apart, self._rounds_between = compute, sample, apart, rounds_between
         self._functions = functions or (lambda: ({}, scales or {}))
@@ -96,7 +98,8 @@ class Oracle:
             # Few random changes leave some of many sums nearly unchanged; the roundings of the steps do so to others.
             response = torch.maximum(response, _USUAL * response.mean()) if response.numel() else response
             scale = response if scale is None else torch.maximum(scale, response)
-        return Exact(values[position], lambda: self._response(position), elements, scale, rounds=rounds)
+        respond = functools.partial(self._response, position)
+        return Exact(values[position], respond, elements, scale, rounds=rounds, once=self._once)
 
     @functools.cached_property
     def _repeats(self) -> bool:
@@ -293,6 +296,7 @@ def of_forward(info: Any, sample: Call) -> Oracle:
         apart=is_elementwise(info),
         rounds_between=facts(info.name).rounds_between,
         rounds=facts(info.name).rounds,
+        once=is_elementwise(info) and not term_of(info.name, 1.0),  # a sum of terms consists of several kernels
     )
 
 
