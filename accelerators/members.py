@@ -28,6 +28,23 @@ _FOR: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"(set_|current_)?device(_count|_name)?|current_device_name|is_available|get_device_\w+", ("device",)),
 )
 
+#: Functions that always have an answer, and take no argument or one that the module itself gives.
+_ANSWERING: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    **dict.fromkeys(
+        (
+            "current_device", "device_count", "get_device_properties", "get_device_name", "get_device_capability",
+            "Stream", "Event", "current_stream", "default_stream", "get_rng_state", "initial_seed",
+            "get_amp_supported_dtype", "memory_stats", "mem_get_info", "memory_allocated", "memory_reserved",
+        ),
+        lambda _: (),
+    ),
+    "device": lambda _: (0,),
+    "stream": lambda module: (module.current_stream(),),
+}  # fmt: skip
+
+#: Those of them whose names mean nothing else in PyTorch's code.
+ASKED_BY_PYTORCH = frozenset({"current_device", "current_stream", "get_rng_state", "Stream", "Event"})
+
 
 def judges(member: str, subjects: Iterable[str], case_id: str) -> bool | None:
     """Return whether a case is about a member: it names it, or needs a capability that the member is for.
@@ -79,6 +96,27 @@ def answer(module: Any, name: str, *arguments: Any, **options: Any) -> Any:
     if result is None:
         raise MissingMember(name, module.__name__, f"{module.__name__}.{name}() returns None")
     return result
+
+
+def maker(module: Any, name: str) -> Any:
+    """Return a class of the device's module. A function in its place makes an object: None is none."""
+    found = getattr(module, name)
+    return found if isinstance(found, type) else functools.partial(answer, module, name)
+
+
+def silent(module: Any, names: Iterable[str]) -> str:
+    """Return the first function of these that returns None although it always has an answer; empty if none does."""
+    return next((name for name in names if name in _ANSWERING and _returns_none(module, name)), "")
+
+
+def _returns_none(module: Any, name: str) -> bool:
+    function = getattr(module, name, None)
+    if function is None or isinstance(function, type):
+        return False
+    try:
+        return function(*_ANSWERING[name](module)) is None
+    except Exception:  # noqa: BLE001 - it does something else than to return None
+        return False
 
 
 def _refuses_by_itself(error: NotImplementedError) -> bool:

@@ -154,8 +154,8 @@ class TorchAccelerator(TorchBackend):
         """Return a class of the module, or the one that PyTorch has for every device."""
         found = getattr(self._module, name, None)
         if found is None and members.makes(self._type, name):
-            found = getattr(self._torch, name)
-        return getattr(self._module, name) if found is None else found
+            return getattr(self._torch, name)
+        return members.maker(self._module, name)
 
     def stream(self, stream: Any) -> AbstractContextManager[Any]:
         if stream is None or not self.streams:
@@ -258,7 +258,7 @@ class TorchAccelerator(TorchBackend):
     # --- software around the device -----------------------------------------------------------------------------------
 
     def is_available(self) -> bool:
-        told = members.call(self._module, "is_available", instead=lambda: self.device_count() > 0)
+        told = members.answer(self._module, "is_available", instead=lambda: self.device_count() > 0)
         return bool(told) and self.device_count() > 0
 
     def range_push(self, msg: str, domain: str | None = None, category: str | None = None) -> None:
@@ -295,7 +295,7 @@ class TorchAccelerator(TorchBackend):
         return bool(members.answer(self._module, "is_current_stream_capturing", instead=lambda: False))
 
     def create_graph(self) -> Any:
-        return getattr(self._module, self.graph)() if self._has_graphs else None
+        return members.answer(self._module, self.graph) if self._has_graphs else None
 
     @property
     def _has_graphs(self) -> bool:

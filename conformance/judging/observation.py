@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 import pytest
 
 from conformance.accelerators.interface import MissingMember
+from conformance.accelerators.members import ASKED_BY_PYTORCH, silent
 from conformance.base.errors import ConformanceError
 from conformance.judging.checker import Checker
 from conformance.judging.finding import EnvironmentLacks, Finding, Refused
@@ -23,6 +24,8 @@ from conformance.judging.origin import (
     foreign_place,
     is_assertion_of_the_case,
     is_raised_by_torch,
+    names_around,
+    names_in,
     origin_of,
 )
 from conformance.reports.verdict import Reason
@@ -95,16 +98,33 @@ def observe(error: BaseException | None) -> Observation:
         return Observation(Seen.FINDING, error.message, error.reason)
     if _is_of_the_suite(error):
         return Observation(Seen.SUITE_ERROR, f"{type(error).__name__}: {message}{_place(error)}")
+    if not _is_said_by_the_case(error) and (missing := _observe_missing(error, message)):
+        return missing
     if isinstance(error, AssertionError) and not is_assertion_of_the_case(error):
         return Observation(Seen.RAISED, f"{type(error).__name__}: {message}{foreign_place(error)}")
-    if not isinstance(error, _SAYING) and (missing := missing_member(error)):
-        return Observation(Seen.NOT_IMPLEMENTED, message, missing=missing)
     for types, seen in _SEEN_BY_TYPE:
         if isinstance(error, types):
             return Observation(seen, message)
     if is_out_of_memory(error):
         return Observation(Seen.ENVIRONMENT, f"out of memory on this machine: {message}")
     return Observation(Seen.RAISED, f"{type(error).__name__}: {message}{foreign_place(error)}")
+
+
+def _is_said_by_the_case(error: BaseException) -> bool:
+    """Tell whether the suite's own code ended the case on purpose."""
+    return isinstance(error, _SAYING) and not (
+        isinstance(error, AssertionError) and not is_assertion_of_the_case(error)
+    )
+
+
+def _observe_missing(error: BaseException, message: str) -> Observation | None:
+    """Return the observation of a member that is missing, or that returns None; None if neither is the cause."""
+    if missing := missing_member(error):
+        return Observation(Seen.NOT_IMPLEMENTED, message, missing=missing)
+    if not is_out_of_memory(error) and (missing := silent_member(error)):
+        said = f"{_module_of_the_device().__name__}.{missing}() returns None: {message}{foreign_place(error)}"
+        return Observation(Seen.NOT_IMPLEMENTED, said, missing=missing)
+    return None
 
 
 def missing_member(error: BaseException) -> str:
@@ -130,6 +150,25 @@ def _refusing_member(error: NotImplementedError) -> str:
     code = frames[-1].f_code
     function = getattr(module, code.co_name, None)
     return code.co_name if getattr(function, "__code__", None) is code else ""
+
+
+def silent_member(error: BaseException) -> str:
+    """Return the function of the device's module that returns None to the code that raised; empty if none does.
+
+    None is used in vain where it was asked for. PyTorch may ask in one function and raise in another, of any type.
+    """
+    if (module := _module_of_the_device()) is None:
+        return ""
+    for one in _with_causes(error):
+        names = names_in(one) if isinstance(one, TypeError) or _is_attribute_of_none(one) else ()
+        around = () if isinstance(one, NotImplementedError) else names_around(one)
+        if name := silent(module, names) or silent(module, (name for name in around if name in ASKED_BY_PYTORCH)):
+            return name
+    return ""
+
+
+def _is_attribute_of_none(error: BaseException) -> bool:
+    return isinstance(error, AttributeError) and error.name is not None and error.obj is None
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:

@@ -8,9 +8,10 @@ these modules. All other code of the suite counts as the body of a case: what it
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, FunctionType, TracebackType
 
 _PACKAGE = "conformance"
 #: Modules and packages of the suite that judge. They get host tensors, or ask a tensor for its metadata only.
@@ -83,6 +84,23 @@ def is_raised_by_torch(error: BaseException) -> bool:
     """Tell whether the innermost frame of an exception is of PyTorch, or of this suite."""
     frames = _frames_of_the_case(error.__traceback__)
     return bool(frames) and _is_in(_module(frames[-1]), ("torch", _PACKAGE))
+
+
+def names_in(error: BaseException) -> Iterator[str]:
+    """Yield the names in the functions of PyTorch and of this suite that an exception has left, innermost first."""
+    for frame in reversed(_frames_of_the_case(error.__traceback__)):
+        if _is_in(_module(frame), ("torch", _PACKAGE)):
+            yield from frame.f_code.co_names
+
+
+def names_around(error: BaseException) -> Iterator[str]:
+    """Yield the names in these functions of PyTorch, and in the functions and classes that these can name."""
+    for frame in reversed(_frames_of_the_case(error.__traceback__)):
+        if _is_in(_module(frame), ("torch",)):
+            yield from frame.f_code.co_names
+            for value in list(frame.f_globals.values()):
+                for one in (value, *(vars(value).values() if isinstance(value, type) else ())):
+                    yield from one.__code__.co_names if isinstance(one, FunctionType) else ()
 
 
 def _frames_of_the_case(trace: TracebackType | None) -> list[FrameType]:

@@ -50,6 +50,26 @@ def test_a_wrong_answer_is_not_replaced() -> None:
         members.answer(module(device_count=lambda: None), "device_count", instead=lambda: 3)
 
 
+def test_a_class_whose_call_gives_none_is_named() -> None:
+    class Event: ...
+
+    assert members.maker(module(Event=Event), "Event") is Event
+    assert members.maker(module(Event=lambda enable_timing: enable_timing), "Event")(enable_timing=True) is True
+    with pytest.raises(MissingMember, match=r"torch.quiet.Event\(\) returns None"):
+        members.maker(module(Event=lambda **_: None), "Event")(enable_timing=True)
+
+
+def test_functions_that_return_none_though_they_answer_are_found() -> None:
+    quiet = module(synchronize=lambda: None, current_device=lambda: 0, get_rng_state=lambda: None, Event=_raises)
+
+    assert (
+        members.silent(quiet, ("synchronize", "current_device", "Event", "Stream", "get_rng_state")) == "get_rng_state"
+    )
+    assert not members.silent(quiet, ("synchronize", "current_device", "Event", "Stream"))
+    assert members.silent(module(stream=lambda _: None, current_stream=lambda: 1), ["stream"]) == "stream"
+    assert not members.silent(module(stream=lambda stream: stream, current_stream=lambda: 1), ["stream"])
+
+
 def test_a_kernel_that_the_function_waits_for_is_no_missing_function() -> None:
     """A device that records operators refuses them when it is synchronized."""
     with pytest.raises((NotImplementedError, RuntimeError)) as raised:

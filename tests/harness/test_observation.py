@@ -83,6 +83,39 @@ def test_a_function_of_the_device_that_refuses_is_named(monkeypatch: pytest.Monk
     assert (late.seen, late.missing) == (Seen.NOT_IMPLEMENTED, "")
 
 
+@pytest.mark.parametrize(
+    ("asks", "named"),
+    [
+        ("with module.device(1): pass", "device"),
+        ("module.Event().record()", "Event"),
+        ("'float32' in module.get_amp_supported_dtype()", "get_amp_supported_dtype"),
+        ("def ask(): return module.get_rng_state()\ndef use(state): state.is_cpu\nuse(ask())", "get_rng_state"),
+        (
+            "class Lazy:\n def start(self): return module.Stream()\ndef use(it): assert it\nuse(Lazy().start())",
+            "Stream",
+        ),
+        ("module.synchronize()\nNone.record()", ""),
+        ("module.synchronize()\nassert False", ""),
+        ("float(module.initial_seed(), 2)", ""),  # it answers
+        ("module.device\nassert False", ""),
+    ],
+)
+def test_a_function_of_the_device_that_returns_none_is_named(
+    asks: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("torch.acme")
+    monkeypatch.setattr(torch, torch._C._get_accelerator().type, module)
+    for name in ("device", "Event", "Stream", "get_amp_supported_dtype", "get_rng_state", "synchronize"):
+        setattr(module, name, lambda *_: None)
+    module.initial_seed = lambda: 1  # type: ignore[attr-defined]
+
+    seen = observe(_asked_by("torch.utils.checkpoint", asks, module=module))
+    vendors = observe(_asked_by("acme.kernels", asks, module=module))
+
+    assert (seen.missing, seen.message.startswith(f"torch.acme.{named}() returns None: ")) == (named, bool(named))
+    assert (vendors.seen, vendors.missing) in {(Seen.RAISED, ""), (Seen.WRONG, "")}
+
+
 @dataclass
 class Memory:
     free: int | Exception

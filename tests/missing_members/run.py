@@ -4,6 +4,11 @@
     python -m tests.missing_members.run device_count seed,manual_seed    # some; the second device lacks two at once
     python -m tests.missing_members.run --how raises                 # the member is there, and raises
     python -m tests.missing_members.run --how none                   # the member is there, and returns None
+    python -m tests.missing_members.run --how absent --how raises --how none    # all of it
+    python -m tests.missing_members.run Event --whole                # the whole sample, and not what looks a member up
+
+A device that lacks nothing runs the sample first and notes which line looks up which member. Every other device runs
+two cases for each line that looks up a member that it lacks.
 
 A missing member is a finding of the cases about it, and their messages name it. Any other case passes, or is skipped
 with a reason that names the member. The command prints each case that fails otherwise, and ends with 1 if there is one.
@@ -12,16 +17,19 @@ with a reason that names the member. The command prints each case that fails oth
 from __future__ import annotations
 
 import argparse
+import bisect
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tabulate import tabulate
 
+from conformance.plan.costs import measured
 from conformance.reports.journal import read_journal
 from conformance.reports.planned import PlannedCase
 from conformance.reports.verdict import Outcome, Reason, Verdict
@@ -33,6 +41,12 @@ SPEC = "tests.missing_members.accelerator:GAP"
 _LONGEST = 1800.0
 ABSENT = "absent"
 HOWS = (ABSENT, "raises", "none")
+#: Cases for each line that looks a member up: the cheapest of the sample.
+_OF_A_LINE = 2
+#: Exit status of a run that has no device.
+_CANNOT_START = 4
+#: Seconds between the clocks of a look-up and of the journal.
+_LATE = 0.001
 #: What PyTorch asks of the module of a device, in the documentation of ``torch.utils.rename_privateuse1_backend``.
 DOCUMENTED = (
     "get_amp_supported_dtype", "_is_in_bad_fork", "manual_seed_all", "device_count", "get_rng_state", "set_rng_state",
@@ -63,8 +77,12 @@ ABOUT: dict[str, tuple[str, ...] | None] = {
     r".*device.*|is_available": ("device", "torch-accelerator"),
     r".*": (),
 }
-#: Members of the interface by which a case sees that a member is missing: it answers that there is none.
-READ_BY = {"GapGraph": "create_graph"}
+#: Members of the interface by which a case sees that a member is missing or does nothing: their names say as much.
+READ_BY = {
+    "GapGraph": ("create_graph",),
+    "reset_peak_memory_stats": ("reset_max_memory_allocated", "reset_max_memory_cached"),
+    "_lazy_call": ("lazy_call",),
+}
 
 
 @dataclass
@@ -75,6 +93,7 @@ class Found:
     how: str
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     died: str = ""
+    refused: bool = False
     seconds: float = 0.0
 
     @property
@@ -98,7 +117,7 @@ def _is_right(case: PlannedCase, verdict: Verdict, lacking: Sequence[str]) -> bo
 
 
 def _names(message: str, member: str) -> bool:
-    return any(re.search(rf"(?<!\w){word}(?!\w)", message) for word in (member, READ_BY.get(member, member)))
+    return any(re.search(rf"(?<!\w){word}(?!\w)", message) for word in (member, *READ_BY.get(member, ())))
 
 
 def _is_about(case: PlannedCase, member: str) -> bool:
@@ -112,15 +131,41 @@ def _is_about(case: PlannedCase, member: str) -> bool:
     return subjects is None or any(cell.partition("[")[0].partition(".")[0] in subjects for cell in case.requires)
 
 
+#: Cases by the line that looks a member up, for each member.
+LookUps = Mapping[str, Mapping[str, set[str]]]
+
+
+def look_ups(ids: Iterable[str], folder: Path, imported: tuple[str, ...] = DATABASE) -> LookUps:
+    """Run cases on a device that lacks nothing, and return which of them look up a member, by the line that does."""
+    file = folder / "look-ups.txt"
+    run_without("", ABSENT, ids, folder, imported, GAP_LOOK_UPS=str(file))
+    journal = read_journal(folder / "conformance-report" / "gap" / "journal.jsonl")
+    started = sorted((start.at, id) for id, start in journal.started.items())
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for row in file.read_text(encoding="utf-8").splitlines():
+        when, name, line = row.split("\t")
+        at = bisect.bisect_right(started, (float(when) + _LATE, chr(sys.maxunicode))) - 1
+        if at >= 0:  # before the first case, the run itself looks up what it needs
+            found[name][line].add(started[at][1])
+    return found
+
+
+def touching(lacking: Sequence[str], found: LookUps) -> set[str]:
+    """Return the cheapest cases for each line that looks up one of the members."""
+    costs = measured()
+    lines = [cases for name in lacking for cases in found.get(name, {}).values()]
+    return {id for cases in lines for id in sorted(cases, key=lambda id: (costs.seconds(id), id))[:_OF_A_LINE]}
+
+
 def run_without(
-    lacking: str, how: str, ids: Iterable[str], folder: Path, imported: tuple[str, ...] = DATABASE
+    lacking: str, how: str, ids: Iterable[str], folder: Path, imported: tuple[str, ...] = DATABASE, **more: str
 ) -> Found:
     """Run cases on the device that lacks some members, in a copy of a process that has imported what they need."""
     began = time.monotonic()
     (folder / "tests").symlink_to(HERE.parent)
     (folder / "cases.txt").write_text("\n".join(ids), encoding="utf-8")
     words = [f"--accelerator={SPEC}", f"--case-file={folder / 'cases.txt'}", "-n0", "-q"]
-    variables = {"PYTHONPATH": str(folder), "GAP_MEMBERS": lacking, "GAP_HOW": how}
+    variables = {"PYTHONPATH": str(folder), "GAP_MEMBERS": lacking, "GAP_HOW": how, **more}
     done = run(*words, cwd=folder, timeout=_LONGEST, name="gap", imported=imported, **variables)
     found = Found(lacking, how)
     journal = folder / "conformance-report" / "gap" / "journal.jsonl"
@@ -128,7 +173,10 @@ def run_without(
         found.verdicts = {id: end.verdict for id, end in read_journal(journal).ended.items()}
     if missing := set(ids) - set(found.verdicts):
         last = " ".join(done.output.split())[-300:]
-        found.died = f"{len(missing)} cases did not run (status {done.status}): {last}"
+        # A device that cannot be used at all is one finding, if the message names the member.
+        found.refused = done.status == _CANNOT_START and any(_names(done.output, name) for name in lacking.split(","))
+        if not found.refused:
+            found.died = f"{len(missing)} cases did not run (status {done.status}): {last}"
     found.seconds = time.monotonic() - began
     return found
 
@@ -155,28 +203,48 @@ def main() -> int:
     parser.add_argument("lacking", nargs="*", metavar="MEMBER", help="members; default: each, and some at once")
     parser.add_argument("--how", choices=HOWS, action="append", help="what is left of the member; default: absent")
     parser.add_argument("--case", action="append", help="only these cases")
+    parser.add_argument("--whole", action="store_true", help="the whole sample, not only cases that look a member up")
     arguments = parser.parse_args()
     from tests.missing_members.sample import PLANNED, SAMPLE
 
+    began = time.monotonic()
+    # The module is imported where the copies come from, and it is found by this process's path.
+    imported = (*DATABASE, "tests.missing_members.sample")
     ids = [id for id in SAMPLE if not arguments.case or id in arguments.case]
+    found_at: LookUps = {}
+    if not arguments.case and not arguments.whole:
+        with tempfile.TemporaryDirectory() as folder:
+            found_at = look_ups(ids, Path(folder), imported)
     rows, wrong, failed = [], 0, 0
-    for how in arguments.how or [ABSENT]:
-        for text in arguments.lacking or devices():
-            with tempfile.TemporaryDirectory() as folder:
-                # The module is imported where the copies come from, and it is found by this process's path.
-                imported = (*DATABASE, "tests.missing_members.sample")
-                found = run_without(lacked(text), how, ids, Path(folder), imported)
-            false = found.false(PLANNED)
-            wrong, failed = wrong + len(false) + bool(found.died), failed + len(found.failures)
-            skipped = sum(verdict.reason is Reason.ENVIRONMENT for verdict in found.verdicts.values())
-            rows.append((text, how, len(found.failures), skipped, len(false), f"{found.seconds:.0f}", found.died[:40]))
-            print(f"{text} ({how}): {len(found.failures)} failures, {len(false)} false {found.died}", flush=True)
-            for id, verdict in false.items():
-                print(f"    {id}: {verdict.reason.value}: {verdict.message.partition(chr(10))[0][:160]}")
-    headers = ("lacks", "how", "failures", "skipped", "misattributed", "seconds", "")
+    for how, text in _sweep(arguments.how or [ABSENT], arguments.lacking):
+        some = touching(lacked(text).split(","), found_at) if found_at else set(ids)
+        if not some:
+            continue  # nothing of the sample looks such a member up
+        with tempfile.TemporaryDirectory() as folder:
+            found = run_without(lacked(text), how, [id for id in ids if id in some], Path(folder), imported)
+        false = found.false(PLANNED)
+        wrong, failed = wrong + len(false) + bool(found.died), failed + len(found.failures)
+        skipped = sum(verdict.reason is Reason.ENVIRONMENT for verdict in found.verdicts.values())
+        counts = (len(some), len(found.failures), skipped, len(false))
+        rows.append((text, how, *counts, f"{found.seconds:.0f}", found.died[:40] or "cannot be used" * found.refused))
+        print(f"{text} ({how}): {len(found.failures)} failures, {len(false)} false {found.died}", flush=True)
+        for id, verdict in false.items():
+            print(f"    {id}: {verdict.reason.value}: {verdict.message.partition(chr(10))[0][:160]}", flush=True)
+    headers = ("lacks", "how", "cases", "failures", "skipped", "misattributed", "seconds", "")
     print(tabulate(rows, headers=headers, tablefmt="github"))
-    print(f"{wrong} misattributed of {failed} failures on {len(rows)} devices")
+    took = time.monotonic() - began
+    print(f"{wrong} misattributed of {failed} failures on {len(rows)} devices in {took:.0f} s")
     return int(wrong > 0)
+
+
+def _sweep(hows: Sequence[str], named: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is left of members, and which. A member that is no function is either there or not: once is enough."""
+    from tests.missing_members import device
+
+    for how in hows:
+        for text in named or devices():
+            if how == hows[0] or named or any(device.can_be_left(name) for name in lacked(text).split(",")):
+                yield how, text
 
 
 if __name__ == "__main__":

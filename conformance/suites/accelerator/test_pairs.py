@@ -222,6 +222,8 @@ def test_threads(accelerator, check):
                 seen["device"], seen["stream"] = accelerator.current_device(), accelerator.current_stream()
                 chosen.set()
                 looked.wait()
+        except Exception as error:  # it is the case's own, and raised below
+            seen["error"] = error
         finally:
             chosen.set()
 
@@ -233,6 +235,8 @@ def test_threads(accelerator, check):
         here = accelerator.current_stream()
         thread.start()
         chosen.wait()
+        if "error" in seen:
+            raise seen["error"]
         check.equal(seen.get("device"), last, "the device that the other thread has chosen for itself")
         check.equal(accelerator.current_device(), 0, "the current device after another thread has chosen one")
         check.that(accelerator.current_stream() == here, "another thread has changed the stream of this one")
