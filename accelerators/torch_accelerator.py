@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from conformance.accelerators import members
 from conformance.accelerators.capabilities import TRITON
+from conformance.accelerators.interface import MissingMember
 from conformance.accelerators.torch_backend import Generation, TorchBackend
 
 if TYPE_CHECKING:
@@ -69,6 +70,15 @@ class TorchAccelerator(TorchBackend):
         index = self._index(device_index)
         if not self.is_host:
             members.call(self._module, "set_device", index, instead=functools.partial(self._select, index))
+            self._check_current(index)
+
+    def _check_current(self, index: int) -> None:
+        """Raise MissingMember if new tensors are on another device than the one that was made current."""
+        used = self._torch.empty(0, device=self._type).device.index
+        if used not in (index, None):
+            path = self._module_path
+            said = f"{path}.set_device({index}) has no effect: new tensors are on device {used}"
+            raise MissingMember("set_device", path, said)
 
     def _select(self, index: int) -> None:
         """Make a device current whose module cannot; the only device is current already."""

@@ -87,10 +87,15 @@ def is_raised_by_torch(error: BaseException) -> bool:
 
 
 def names_in(error: BaseException) -> Iterator[str]:
-    """Yield the names in the functions of PyTorch and of this suite that an exception has left, innermost first."""
+    """Yield the names in the functions of PyTorch and of this suite that an exception has left, innermost first.
+
+    A method uses what another method of its class has asked for.
+    """
     for frame in reversed(_frames_of_the_case(error.__traceback__)):
         if _is_in(_module(frame), ("torch", _PACKAGE)):
             yield from frame.f_code.co_names
+            if frame.f_code.co_varnames[:1] == ("self",):
+                yield from _names_of(type(frame.f_locals.get("self")))
 
 
 def names_around(error: BaseException) -> Iterator[str]:
@@ -99,8 +104,13 @@ def names_around(error: BaseException) -> Iterator[str]:
         if _is_in(_module(frame), ("torch",)):
             yield from frame.f_code.co_names
             for value in list(frame.f_globals.values()):
-                for one in (value, *(vars(value).values() if isinstance(value, type) else ())):
-                    yield from one.__code__.co_names if isinstance(one, FunctionType) else ()
+                yield from _names_of(value)
+
+
+def _names_of(value: object) -> Iterator[str]:
+    """Yield the names in a function, or in the methods of a class."""
+    for one in vars(value).values() if isinstance(value, type) else (value,):
+        yield from one.__code__.co_names if isinstance(one, FunctionType) else ()
 
 
 def _frames_of_the_case(trace: TracebackType | None) -> list[FrameType]:

@@ -94,6 +94,11 @@ def test_a_function_of_the_device_that_refuses_is_named(monkeypatch: pytest.Monk
             "class Lazy:\n def start(self): return module.Stream()\ndef use(it): assert it\nuse(Lazy().start())",
             "Stream",
         ),
+        (
+            "class Graph:\n def __init__(self): self.of = module.device(1)\n def enter(self): self.of.enter()\n"
+            "Graph().enter()",
+            "device",
+        ),
         ("module.synchronize()\nNone.record()", ""),
         ("module.synchronize()\nassert False", ""),
         ("float(module.initial_seed(), 2)", ""),  # it answers
