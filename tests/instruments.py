@@ -134,8 +134,8 @@ INSTRUMENTS = (
         (("-m", "tests.do_nothing.run"),),
     ),
     Instrument(
-        "missing-members", "60", "Devices whose module lacks, or refuses, a member: is anything else accused?",
-        (("-m", "tests.missing_members.run"),),
+        "missing-members", "25", "Devices whose module lacks, or refuses, a member: is anything else accused?",
+        (("-m", "tests.missing_members.run"),), at_night=("--how", "absent", "--how", "raises", "--how", "none"),
     ),
     Instrument(
         "lies", "10", "Twenty false claims in a true declaration, twenty times: which are named? Prints a table.",

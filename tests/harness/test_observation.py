@@ -83,6 +83,15 @@ def test_a_function_of_the_device_that_refuses_is_named(monkeypatch: pytest.Monk
     assert (late.seen, late.missing) == (Seen.NOT_IMPLEMENTED, "")
 
 
+#: One method asks, and another one uses what it got.
+METHODS = """
+class Graph:
+    def __init__(self): self.entered = module.device(1)
+    def enter(self): self.entered.__enter__()
+Graph().enter()
+"""
+
+
 @pytest.mark.parametrize(
     ("asks", "named"),
     [
@@ -94,11 +103,7 @@ def test_a_function_of_the_device_that_refuses_is_named(monkeypatch: pytest.Monk
             "class Lazy:\n def start(self): return module.Stream()\ndef use(it): assert it\nuse(Lazy().start())",
             "Stream",
         ),
-        (
-            "class Graph:\n def __init__(self): self.of = module.device(1)\n def enter(self): self.of.enter()\n"
-            "Graph().enter()",
-            "device",
-        ),
+        (METHODS, "device"),
         ("module.synchronize()\nNone.record()", ""),
         ("module.synchronize()\nassert False", ""),
         ("float(module.initial_seed(), 2)", ""),  # it answers

@@ -10,7 +10,7 @@ from conformance.plan.bundled import bundled_cases
 from conformance.reports.verdict import Outcome, Reason
 from tests.layers import longer
 
-from .run import ABSENT, LEAST, lacked, run_without
+from .run import ABSENT, LEAST, lacked, run_without, touching
 
 #: Cases about the device, seeds and streams, and operators with and without draws.
 CASES = (
@@ -47,6 +47,14 @@ def test_only_cases_about_a_missing_member_fail(lacking: str, how: str, tmp_path
     assert set(found.failures) == failing
     assert {id for id, verdict in found.verdicts.items() if verdict.outcome is Outcome.SKIP} == skipped
     assert all(found.verdicts[id].reason is Reason.ENVIRONMENT for id in skipped)
+
+
+def test_a_device_runs_cases_for_each_line_that_looks_a_member_up() -> None:
+    found = {"seed": {"a.py:1": {*CASES}, "a.py:2": {SEEDS}}, "Event": {"a.py:3": {CASES[4]}}}
+
+    assert len(touching(["seed"], found) - {SEEDS}) in {1, 2}
+    assert touching(["seed", "Event"], found) > {SEEDS, CASES[4]}
+    assert touching(["Stream"], found) == set()
 
 
 def _planned() -> dict:
