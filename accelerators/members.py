@@ -11,6 +11,7 @@ import dis
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from types import CodeType
 from typing import Any
 
 from conformance.accelerators.interface import MissingMember
@@ -45,6 +46,11 @@ _ANSWERING: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 #: Those of them whose names mean nothing else in PyTorch's code.
 ASKED_BY_PYTORCH = frozenset({"current_device", "current_stream", "get_rng_state", "Stream", "Event"})
 
+#: Procedures that no device can do without doing anything, and one that only a synchronous device can.
+_DOING = frozenset({"manual_seed", "manual_seed_all", "set_rng_state", "reset_peak_memory_stats"})
+#: Instructions of a function that has an empty body, or only returns a constant.
+_IDLE = frozenset({"RESUME", "NOP", "COPY_FREE_VARS", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"})
+
 
 def judges(member: str, subjects: Iterable[str], case_id: str) -> bool | None:
     """Return whether a case is about a member: it names it, or needs a capability that the member is for.
@@ -70,13 +76,15 @@ def call(
     """Return what a function of the device's module or of ``homes`` returns, and what ``instead`` does without one.
 
     A function whose own code raises NotImplementedError is not there; a kernel that the function waits for may raise
-    it too. Raises MissingMember if there is nothing instead.
+    it too. Raises MissingMember if there is nothing instead, and if a procedure's body is empty.
     """
     refusal = None
     for home in (module, *homes):
         function = getattr(home, name, None)
         if function is None:
             continue
+        if name in _DOING:
+            check_does_something(module, name, function)
         try:
             return function(*arguments, **named)
         except MissingMember:
@@ -96,6 +104,18 @@ def answer(module: Any, name: str, *arguments: Any, **options: Any) -> Any:
     if result is None:
         raise MissingMember(name, module.__name__, f"{module.__name__}.{name}() returns None")
     return result
+
+
+def check_does_something(module: Any, name: str, function: Any) -> None:
+    """Raise MissingMember about a procedure whose body is empty: it returns None as it must, and has no effect."""
+    code = getattr(function, "__code__", None)
+    if code is not None and _is_idle(code):
+        raise MissingMember(name, module.__name__, f"{module.__name__}.{name}() does nothing: its body is empty")
+
+
+@functools.cache
+def _is_idle(code: CodeType) -> bool:
+    return all(instruction.opname in _IDLE for instruction in dis.get_instructions(code))
 
 
 def maker(module: Any, name: str) -> Any:

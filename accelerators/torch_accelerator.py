@@ -112,6 +112,8 @@ class TorchAccelerator(TorchBackend):
     def synchronize(self, device_index: int | None = None) -> None:
         index = self._index(device_index)
         function = getattr(self._module, "synchronize", None)
+        if self.synchronized is False:
+            members.check_does_something(self._module, "synchronize", function)
         # torch.cpu.synchronize() takes a device, which it ignores: a host has one.
         given = (None if self.is_host else index,) if function is None or _takes_index(function) else ()
         members.call(self._module, "synchronize", *given, instead=self._general("synchronize", "synchronize", index))

@@ -59,6 +59,22 @@ def test_a_class_whose_call_gives_none_is_named() -> None:
         members.maker(module(Event=lambda **_: None), "Event")(enable_timing=True)
 
 
+@pytest.mark.parametrize("name", ["manual_seed", "manual_seed_all", "set_rng_state", "reset_peak_memory_stats"])
+def test_a_procedure_whose_body_is_empty_is_named_and_not_replaced(name: str) -> None:
+    def documented(*_: object) -> None:
+        """Do it."""
+
+    kept: list[object] = []
+
+    for function in (lambda *_: None, documented):
+        with pytest.raises(MissingMember, match=rf"torch.quiet.{name}\(\) does nothing: its body is empty"):
+            members.call(module(**{name: function}), name, 1, instead=lambda: 3)
+    members.call(module(**{name: kept.append}), name, 1)
+    members.call(module(**{name: lambda value: kept.append(value)}), name, 2)
+    assert kept == [1, 2]
+    assert members.call(module(empty_cache=lambda: None), "empty_cache") is None  # a device may have no cache
+
+
 def test_functions_that_return_none_though_they_answer_are_found() -> None:
     quiet = module(synchronize=lambda: None, current_device=lambda: 0, get_rng_state=lambda: None, Event=_raises)
 

@@ -235,7 +235,7 @@ def test_recomputed_dropout(accelerator, device):
     wrong = differing(source.grad, result.detach())
     assert wrong == 0, (
         f"{wrong} of 4099 gradients belong to another dropout mask than the result: torch.utils.checkpoint keeps the "
-        "state of the device only if _initialized of its module is True"
+        "state of the device only if _initialized of its module is True, and puts it back with set_rng_state()"
     )
 
 

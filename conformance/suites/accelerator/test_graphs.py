@@ -362,7 +362,9 @@ def test_capturing_flag(accelerator, device):
         source.add_(1)
     answers.append(accelerator.is_current_stream_capturing())
 
-    assert answers == [False, True, False], f"before, inside and after a capture it returned {answers}"
+    assert answers == [False, True, False], (
+        f"is_current_stream_capturing() before, inside and after a capture returned {answers}"
+    )
 
 
 @case("accelerator.graph.not_capturing", requires=[DEVICE])
