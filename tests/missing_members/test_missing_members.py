@@ -30,7 +30,7 @@ DEVICES: dict[tuple[str, str], tuple[set[str], set[str]]] = {
         {CASES[-1]},
     ),
     ("device_count,current_device,set_device,synchronize,current_stream", ABSENT): (set(), set()),
-    ("Event,set_device", "none"): ({CASES[0], "accelerator.pairs.devices_wait"}, set()),
+    ("Event,set_device", "none"): ({CASES[0], CASES[4]}, {CASES[3]}),
     ("manual_seed,manual_seed_all", "none"): ({SEEDS}, {CASES[-1]}),
     (LEAST, ABSENT): (set(), set()),
     ("synchronize,device_count", "raises"): (set(), set()),
