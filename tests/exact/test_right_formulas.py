@@ -93,8 +93,15 @@ def test_the_oracle_of_rms_norm_takes_the_eps_of_the_dtype(dtype: torch.dtype, k
 
 
 FACTORISATIONS = (
-    "qr", "svd", "lu", "lu_solve", "triangular_solve", "geqrf", "ormqr", "cholesky_solve", "pinverse", "svd_lowrank",
+    "qr", "svd", "lu", "lu_solve", "triangular_solve", "geqrf", "cholesky_solve", "pinverse", "svd_lowrank",
     "pca_lowrank", "cholesky", "linalg.inv",
+)  # fmt: skip
+
+
+#: ormqr multiplies by the factor that it is given.
+PRODUCTS = (
+    "lu_unpack", "mm", "matmul", "addmm", "bmm", "einsum", "nn.functional.linear", "ormqr", "linalg.cross",
+    "linalg.multi_dot", "linalg.vecdot",
 )  # fmt: skip
 
 
@@ -103,7 +110,7 @@ def test_what_factorises_or_solves_is_iterative(name: str) -> None:
     assert op_class(database.find(name)) is OpClass.ITERATIVE
 
 
-@pytest.mark.parametrize("name", ["lu_unpack", "mm", "matmul", "addmm", "bmm", "einsum", "nn.functional.linear"])
+@pytest.mark.parametrize("name", PRODUCTS)
 def test_products_and_moves_are_no_factorisations(name: str) -> None:
     assert op_class(database.find(name)) is not OpClass.ITERATIVE
 
