@@ -65,10 +65,7 @@ class Budget:
         the accumulator, and rounds it to the dtype.
         """
         factor: float = COMPLEX_FACTOR if dtype.is_complex else 1.0
-        units = self.rounding * unit_roundoff(dtype)
-        if once and self.once:
-            units = min(units, self.once * unit_roundoff(dtype) + self.rounding * accumulator_roundoff(dtype))
-        rounding = units * exact.abs()
+        rounding = self.relative(dtype, once=once) * exact.abs()
         accumulated = unit_roundoff(dtype) if self.accumulator == "result" else accumulator_roundoff(dtype)
         growth = self.conditioning * max(n, 1.0) ** self.length
         conditioning = growth * accumulated * response
@@ -77,6 +74,13 @@ class Budget:
             conditioning = torch.maximum(conditioning, growth * accumulator_roundoff(dtype) * exact.abs())
         bound: torch.Tensor = (rounding + conditioning) * factor + floor(dtype)
         return bound
+
+    def relative(self, dtype: torch.dtype, *, once: bool = False) -> float:
+        """Return the relative error that roundings may make, without the conditioning."""
+        usual = self.rounding * unit_roundoff(dtype)
+        if not (once and self.once):
+            return usual
+        return min(usual, self.once * unit_roundoff(dtype) + self.rounding * accumulator_roundoff(dtype))
 
 
 @functools.cache

@@ -379,6 +379,21 @@ def test_a_small_error_in_a_part_of_a_tensor_of_a_list_is_wrong(
         check()
 
 
+@pytest.mark.parametrize("name", ["exp", "sin", "lgamma"])
+def test_a_function_of_a_list_in_16_bits_rounds_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, right = functions.functions()[name], getattr(torch, f"_foreach_{name}")
+
+    def wrong(given: Any, *others: Any, **options: Any) -> Any:
+        results = right(given, *others, **options)
+        results[0].mul_(1.024)  # three units in the last place: torch.testing permits two
+        return results
+
+    monkeypatch.setattr(torch, f"_foreach_{name}", wrong)
+
+    with pytest.raises(AssertionError, match="elements differ"):
+        test_foreach._check(Checker(), function, function.calls[0], [""], HOST, torch.bfloat16, long=False)
+
+
 class Everything:
     """A declaration that claims every cell."""
 

@@ -9,7 +9,7 @@ import torch
 
 from conformance.accelerators.capabilities import DENORMALS, DTYPE, Cell, Mode
 from conformance.judging.finding import EnvironmentLacks
-from conformance.numerics.budgets import budget_of, unit_roundoff
+from conformance.numerics.budgets import ELEMENTWISE_CLASSES, budget_of
 from conformance.numerics.compare import Comparison, Exact, compare, plain
 from conformance.numerics.nearness import Near, bound_of, near
 from conformance.numerics.trees import tensors
@@ -242,10 +242,11 @@ class _Due:
     def near(self, value: torch.Tensor) -> Comparison:
         """Compare a result with this one, each element within the budget of the function's operator."""
         kind, wide = op_class(database.find(self.function.operator)), self.exact.double()
-        rounding = budget_of(kind).rounding * unit_roundoff(self.dtype)
+        once = kind in ELEMENTWISE_CLASSES
+        rounding = budget_of(kind).relative(self.dtype, once=once)
         if bool(((value.double() - wide).abs() <= rounding * wide.abs()).all()):
             return Comparison()  # most are: their conditioning need not be known
-        exact = Exact(wide, self._response, rounds=True)
+        exact = Exact(wide, self._response, rounds=True, once=once)
         # The error of a sum grows with its length; the other functions have none.
         length = float(self.tensor.numel()) if self.function.name in _REDUCING else 1.0
         return compare(value, self.rounded, lambda: exact, kind, length)
