@@ -65,7 +65,7 @@ _WHOLE = {
     *("reduces last", "reduces first", "reduces all", "reduces all but one"),
     *("deterministic", "beside over 65535"),
     *("group size not a power of two", "again", "first of its shape", "each 4th call", "each 500th call"),
-    *("without dim", "unequal steps", "ranks differ"),
+    *("without dim", "unequal steps", "ranks differ", "without grad_scale", "output smaller"),
     *vocabulary.HELD,
 }
 #: Words that begin a condition or an effect and name no argument.

@@ -120,6 +120,7 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "long": lambda: tensors[0].numel() * tensors[0].element_size() >= _LONG,
         "each second call": _every_second,
         "channels_last": lambda: any(_is_channels_last(tensor) for tensor in tensors),
+        "several dimensions": lambda: any(tensor.dim() > 1 for tensor in tensors),
         "bool": lambda: tensors[0].dtype is torch.bool,
         "no multiple of 32": lambda: tensors[-1].dim() > 0 and tensors[-1].shape[-1] % 32 != 0,
         "bfloat16": lambda: tensors[0].dtype is torch.bfloat16,

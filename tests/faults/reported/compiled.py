@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 aten = torch.ops.aten
 
@@ -274,7 +275,7 @@ def _new(node: Node, function: Any, *args: Any) -> Node:
     """Put a node in front of another one."""
     with node.graph.inserting_before(node):
         other = node.graph.call_function(function, args)
-    other.meta = {"val": function(*[each.meta["val"] if isinstance(each, Node) else each for each in args])}
+    other.meta = {"val": function(*map_arg(args, lambda each: each.meta["val"]))}
     return other
 
 
@@ -339,8 +340,16 @@ def _overhang_by_the_kernel(node: Node) -> None:
         node.args = (*node.args[:7], math.prod(node.args[2]))
 
 
+def _part_of_zeros(node: Node) -> None:
+    """Make all zero where zeros are to be written to a part."""
+    is_part = node.target is aten.slice_scatter.default
+    if is_part and getattr(node.args[1], "target", None) is aten.full.default and node.args[1].args[1] == 0:
+        _behind(node, aten.mul.Tensor, 0)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "parts of zeros all zero": _part_of_zeros,
     "overhang divided by the kernel": _overhang_by_the_kernel,
     "end of a joined part lost": _end_of_a_joined_part,
     "sum with one number lost": _one_number_not_added,
@@ -465,3 +474,50 @@ EFFECTS |= {
     "zeros not written to a slice": _zeros_not_written,
     "transposed argument turned": _transposed_argument_turned,
 }
+
+
+# --- held rows of the eleventh collection ---
+
+
+def _later_value(node: Node) -> None:
+    """Give what is copied to the input at the end in the place of the input with a part written to it."""
+    if node.target is aten.slice_scatter.default and node.args[0].op == "placeholder":
+        for user in node.args[0].users:
+            if user.target is aten.copy_.default and user.args[0] is node.args[0] and user.args[1] is not node:
+                node.replace_all_uses_with(user.args[1])
+
+
+#: Columns of a row that lie side by side.
+_COLUMNS = 64
+
+
+def _next_rows_mean(node: Node) -> None:
+    """Give the columns behind the first 64 what stands in the next row, where a mean is added to a whole tensor."""
+    wide = _shape(node)
+    if node.target not in (aten.add.Tensor, aten.expand.default) or len(wide) < 2 or wide[-1] <= _COLUMNS:
+        return
+    if not any(isinstance(part, Node) and _is_mean(part) for part in node.args) or wide[-2] < 2:
+        return
+    users, following = list(node.users), node.next
+    first = _new(following, aten.slice.Tensor, node, -1, 0, _COLUMNS)
+    rest = _new(following, aten.slice.Tensor, node, -1, _COLUMNS, wide[-1])
+    turned = _new(
+        following, aten.cat.default,
+        [_new(following, aten.slice.Tensor, rest, -2, 1, wide[-2]), _new(following, aten.slice.Tensor, rest, -2, 0, 1)],
+        -2,
+    )  # fmt: skip
+    made = _new(following, aten.cat.default, [first, turned], -1)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _is_mean(node: Node) -> bool:
+    """Return whether a value is a mean of rows that kept their dimension."""
+    if node.target is aten.div.Tensor and isinstance(node.args[0], Node):
+        node = node.args[0]
+    is_row = (_shape(node) or (0,))[-1] == 1
+    return is_row and node.target in (aten.mean.dim, aten.sum.dim_IntList)
+
+
+EFFECTS["later value of the input"] = _later_value
+EFFECTS["means of the next row"] = _next_rows_mean

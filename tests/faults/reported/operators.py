@@ -769,8 +769,38 @@ def _added_one_by_one(call: Call) -> Any:
     return made
 
 
+def shrinks(call: Call) -> bool:
+    """Return whether an interpolation makes an image with fewer rows or columns."""
+    made = _named(call, "output_size") or []
+    return any(size < given for size, given in zip(made, call.values[0].shape[-len(made) :], strict=True))
+
+
+def _norms_in_the_first_dtype(call: Call) -> Any:
+    """Read the memory of each tensor of a list in the dtype of the first one."""
+    first, *others = call.values[0]
+    result = call.run()
+    for made, given in zip(
+        outputs_of(call, result)[1:] if call.name.endswith("out") else result[1:], others, strict=True
+    ):
+        if given.dtype is not first.dtype and given.numel():
+            memory = given.detach().contiguous().view(-1).view(torch.uint8)
+            short = memory.numel() // given.numel() < first.element_size()
+            memory = memory.repeat(first.element_size() if short else 1)
+            read = memory[: given.numel() * first.element_size()].view(first.dtype)
+            made.detach().copy_(torch.linalg.vector_norm(read.cpu().double()).to(made.dtype))
+    return result
+
+
+def _start_of_the_host(call: Call) -> Any:
+    """Write to the first places of the host's memory."""
+    source, target = call.values[:2]
+    return call.run([source, target.as_strided(target.shape, target.stride(), 0), *call.values[2:]])
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "norms in the first dtype": _norms_in_the_first_dtype,
+    "to the start of the host's memory": _start_of_the_host,
     "others in the first dtype": _others_in_the_first_dtype,
     "condition true behind the first": _condition_true_behind_the_first,
     "repeated rows normalized twice": _repeated_rows_normalized_twice,
@@ -1026,3 +1056,44 @@ EFFECTS |= {
     "diagonal for eigenvalues": _diagonal_for_eigenvalues,
     "masks as numbers": _masks_as_numbers,
 }
+
+
+# --- held rows of the eleventh collection ---
+
+
+def _scales_left_out(call: Call) -> Any:
+    names = [argument.name for argument in call.arguments]
+    return call.run(
+        [None if name.startswith("scales_") else value for name, value in zip(names, call.values, strict=True)]
+    )
+
+
+def _all_in_the_first_place(call: Call) -> Any:
+    """Add up the one dimension with several places in the place of one with a single place."""
+    given = call.values[0]
+    single = all(given.shape[dim] == 1 for dim in _named(call, "dim") or [])
+    if not single or sum(size > 1 for size in given.shape) != 1:
+        return call.run()
+
+    def edit(t: torch.Tensor) -> None:
+        flat = t.reshape(-1)
+        made = torch.zeros_like(flat)
+        made[0] = flat.cpu().sum().to(flat.dtype)
+        t.copy_(made.view(t.shape))
+
+    return _edited(call, edit)
+
+
+def _nan_above_256(call: Call) -> Any:
+    """Write NaN of float8_e4m3fn for each number above 256 of a copy's source."""
+    source = call.values[0]
+    where = source.abs() > 256
+    result = call.run()
+    memory = call.values[1].view(torch.uint8)
+    memory.copy_(torch.where(where, torch.full_like(memory, 0x7F), memory))
+    return result
+
+
+EFFECTS["scales left out"] = _scales_left_out
+EFFECTS["all in the first place"] = _all_in_the_first_place
+EFFECTS["nan above 256"] = _nan_above_256

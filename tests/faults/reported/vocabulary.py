@@ -179,6 +179,8 @@ def meets(word: str, call: Call) -> bool:
         "dim left out": lambda: call.values[place_of(call, "dim") or 1] is None,
         "on the second device": lambda: next(iter(tensors_of(call.values))).device.index == 1,
         "self smaller": lambda: operators.is_smaller(call),
+        "output smaller": lambda: operators.shrinks(call),
+        "without grad_scale": lambda: call.values[place_of(call, "grad_scale") or 0] is None,
         "bounds of more dimensions": lambda: operators.has_wider_bounds(call),
         "unequal steps": lambda: len({float(t) for t in call.values[place_of(call, "state_steps") or 0]}) > 1,
     }
@@ -480,6 +482,8 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "smallest": lambda t: torch.full_like(t, torch.iinfo(t.dtype).min),
     "places": lambda t: torch.arange(t.numel(), device=t.device).view(t.shape),
     "multiples of 256 zero": lambda t: t.masked_fill(t % 256 == 0, 0),
+    "negated": torch.neg,
+    "conjugated": lambda t: t.conj().resolve_conj(),
 }
 
 
@@ -823,3 +827,24 @@ VALUES["tiny"] = lambda t: torch.full_like(t, 2.0**-33)
 
 NUMBERS["are 2 1"] = lambda values: list(values) == [2, 1]
 NUMBERS["entries 2"] = lambda values: len(values) == 2
+
+
+# --- held rows of the eleventh collection ---
+
+
+def _has_large_prime(t: torch.Tensor) -> bool:
+    """Return whether a dimension's size has a prime factor above 256."""
+    return any(_largest_factor(size) > 256 for size in t.shape)
+
+
+def _largest_factor(size: int) -> int:
+    factor = 2
+    while factor * factor <= size:
+        if size % factor:
+            factor += 1
+        else:
+            size //= factor
+    return size
+
+
+TESTS["large prime"] = _any(_has_large_prime)
