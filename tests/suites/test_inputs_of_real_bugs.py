@@ -11,12 +11,17 @@ from unittest import mock
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.judging.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.plan.case import Case
 from conformance.suites.compile import tables, test_programs
+from conformance.suites.foreach import functions as lists
+from conformance.suites.foreach import test_foreach
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.database import database
@@ -219,6 +224,12 @@ def a_vocabulary(sample: Call, _: torch.Tensor) -> bool:
     return sample.input.shape[0] > 32000
 
 
+def masked_groups(sample: Call, _: torch.Tensor) -> bool:
+    """Return whether grouped heads of attention have a mask for each head of the queries."""
+    mask = sample.kwargs.get("attn_mask")
+    return sample.kwargs.get("enable_gqa", False) and mask is not None and mask.shape[1] > 1
+
+
 def a_head_of_80(sample: Call, _: torch.Tensor) -> bool:
     return sample.input.shape[-1] % 64 not in (0, *range(1, 32))
 
@@ -245,6 +256,7 @@ def a_long_mean(sample: Call, _: torch.Tensor) -> bool:
         ("nn.functional.linear[float16-inference]", where(in_16_bits, stays)),
         ("nn.functional.conv1d[float16-inference]", where(in_16_bits, stays)),
         ("nn.functional.scaled_dot_product_attention[bfloat16-inference]", where(a_head_of_80, torch.Tensor.zero_)),
+        ("nn.functional.scaled_dot_product_attention[float16-inference]", where(masked_groups, torch.Tensor.zero_)),
         ("nn.functional.embedding[float16-inference]", where(a_vocabulary, torch.Tensor.zero_)),
         ("index_add[float32-inference]", where(many_indices, lambda r: r.clamp_(max=1024))),
         ("scatter_add[int64-inference]", where(many_indices, lambda r: r.clamp_(max=1024))),
@@ -665,6 +677,84 @@ def test_compiled_code_that_reads_or_writes_other_memory(writes: str, broken: Ca
         check(broken)
 
 
+def zeros_written(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
+    """Give zeros for a part of zeros that is written to a copy, as of a gradient."""
+
+    class Broken(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            is_part = func is torch.ops.aten.slice_scatter.default
+            return found * 0 if is_part and not bool(args[1].any()) else found
+
+    with Broken():
+        return graph(*given)
+
+
+def test_a_compiled_gradient_of_a_part_that_was_written() -> None:
+    def check(run: Callable[..., Any]) -> None:
+        def compiler(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+            return make_boxed_func(lambda *given: run(graph, given))
+
+        backend = aot_autograd(fw_compiler=compiler)
+        accelerator = SimpleNamespace(get_compile_backend=lambda: backend)
+        claims = SimpleNamespace(supports=lambda cell: True)
+        test_programs._check_gradients(accelerator, claims, Checker(), torch.device("cpu"))
+
+    check(lambda graph, given: graph(*given))
+
+    with pytest.raises(AssertionError, match="the gradient of x of rows written to a copy"):
+        check(zeros_written)
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def test_norms_of_a_list_in_the_dtype_of_its_first_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch._foreach_norm
+
+    def narrow(tensors: list[torch.Tensor], *rest: Any, **options: Any) -> list[torch.Tensor]:
+        found = list(right(tensors, *rest, **options))
+        return [norm * 0.5 if tensor.dtype is not tensors[0].dtype else norm
+                for tensor, norm in zip(tensors, found, strict=True)]  # fmt: skip
+
+    def check() -> None:
+        test_foreach._check_mixed(Checker(), lists.functions()["norm"], torch.device("cpu"))
+
+    check()
+    monkeypatch.setattr(torch, "_foreach_norm", narrow)
+
+    with pytest.raises(AssertionError, match="tensor 1, in"):
+        check()
+
+
+@pytest.mark.parametrize("name", list(lists.functions()))
+def test_lists_of_two_dtypes_on_the_host(name: str) -> None:
+    with quiet():
+        test_foreach._check_mixed(Checker(), lists.functions()[name], torch.device("cpu"))
+
+
+# --- kernels that are called by name ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "kernel"),
+    [("mm[int8-inference]", "aten::_int_mm"), ("addmm[float32-inference]", "aten::_addmm_activation")],
+)
+def test_a_kernel_called_by_name_that_takes_a_transposed_matrix_for_a_dense_one(
+    cell: str, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def device(function: Any, sample: Call, **extra: Any) -> Any:
+        if getattr(getattr(function, "_schema", None), "name", "") == kernel:
+            sample = sample.with_arguments(mapped(sample.arguments, as_dense))
+        return call(function, sample, **extra)
+
+    def as_dense(leaf: Any) -> Any:
+        is_turned = isinstance(leaf, torch.Tensor) and leaf.dim() == 2 and not leaf.is_contiguous()
+        return leaf.t().contiguous().view(leaf.shape) if is_turned and leaf.t().is_contiguous() else leaf
+
+    red(cell, device, kernel.partition("::")[2], monkeypatch)
+
+
 # --- fused optimizers -------------------------------------------------------------------------------------------------
 
 
@@ -724,6 +814,20 @@ def test_a_skipped_fused_step_that_moves_the_state(name: str, monkeypatch: pytes
     monkeypatch.setattr(torch, kernel, moves)
 
     with pytest.raises(AssertionError, match="found_inf and infinite gradients: list 2"):
+        fused(test_fused.test_fused_call, name)
+
+
+@pytest.mark.parametrize("name", list(test_fused.KERNELS))
+def test_a_skipped_fused_step_that_needs_a_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = test_fused.KERNELS[name].name
+    right = getattr(torch, kernel)
+
+    def moves(*given: Any, **options: Any) -> None:
+        right(*given, **(options if "grad_scale" in options else {**options, "found_inf": None}))
+
+    monkeypatch.setattr(torch, kernel, moves)
+
+    with pytest.raises(AssertionError, match="found_inf and infinite gradients: list 0"):
         fused(test_fused.test_fused_call, name)
 
 

@@ -141,6 +141,9 @@ def _check_alone(check, declaration, function: Function, device: torch.device) -
             on_a_thread(lambda: matrices.check_products(check, device, torch.float32))
     if not function.integers and _supports(declaration, function, "int64"):
         _check_integers(check, function, device)
+    if _supports(declaration, function, "bfloat16"):
+        for each in (function, *function.kin):
+            _check_mixed(check, each, device)
 
 
 def _supports(declaration, function: Function, dtype: str) -> bool:
@@ -163,6 +166,20 @@ def _check_integers(check, function: Function, device: torch.device) -> None:
     for position, (actual, due) in enumerate(zip(found, usual, strict=True)):
         label = f"_foreach_{function.name} of integers, tensor {position}"
         _check_tensor(check, label, actual, _Due(function, call, host[position].double(), position, due.dtype), device)
+
+
+def _check_mixed(check, function: Function, device: torch.device) -> None:
+    """Check each overload with tensors of two dtypes in one list: the first is the wider one, or the narrower one."""
+    size = _WIDE if function.integers else 1.0
+    kinds = (torch.float32, torch.bfloat16)
+    for call in (call for call in function.calls if all(map(call.fits, kinds))):
+        places = [place for place in _places(function) if function.exists(place) and function.has(call, place)]
+        for order, place in zip((kinds, kinds[::-1]), (places[:1] + places)[-2:], strict=False):
+            shapes = ((33,), (5, 7), (1,), (4, 10))
+            host = [_numbers(shape, kind, size) for shape, kind in zip(shapes, order * 2, strict=True)]
+            host[-1] = host[-1][:, 1::2]
+            due = [_Due(function, call, _wide(tensor), at, tensor.dtype) for at, tensor in enumerate(host)]
+            _check_place(check, function, call, place, device, host, call.arguments(host), due, f", in {order}")
 
 
 def _check_elsewhere(check, function: Function, call: ListCall, places: list[str], device: torch.device) -> None:

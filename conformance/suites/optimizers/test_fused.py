@@ -121,8 +121,7 @@ def test_fused_call(device, case, check):
             given = {**options, "lr": rate, **(_scales() if scaled else {})}
             label = f"{kernel.name}({_shown(given)})"
             _check(check, function, label, lists, given, device, may_lack=name not in FUSED)
-            if scaled:
-                _check_skipped(check, kernel, function, lists, given, device)
+            _check_skipped(check, kernel, function, lists, given, device)
     _check_not_a_number(check, kernel, function, device)
     for (what, wrong), rate in itertools.product(_wrong(lists), (_RATE, torch.tensor(_RATE))):
         given = {**options, "lr": rate}
@@ -155,7 +154,10 @@ def _function(kernel: Kernel) -> Any:
 
 
 def _check_skipped(check, kernel: Kernel, function, lists, options: dict[str, Any], device: torch.device) -> None:
-    """Check that a step that infinite gradients skip changes no parameter, no state and no number of steps."""
+    """Check that a step that infinite gradients skip changes no parameter, no state and no number of steps.
+
+    Gradients that were divided by their scale before come without one.
+    """
     infinite = [gradient * torch.inf for gradient in lists[1]]
     for what, gradients in (("infinite gradients", infinite), ("finite gradients", lists[1])):
         found = _on([lists[0], gradients, *lists[2:]], device)

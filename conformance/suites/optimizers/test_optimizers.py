@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import itertools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -102,20 +103,24 @@ def _check_many(check, name: str, way: str, device: torch.device) -> None:
 
 
 def _check_skipped(check, name: str, device: torch.device) -> None:
-    """Check that a fused step that a gradient scaler skips leaves parameters, state and its number as they were."""
+    """Check that a fused step that a gradient scaler skips leaves parameters, state and its number as they were.
+
+    A scaler that has divided the gradients before gives the optimizer no scale.
+    """
     with quiet():
-        for options in _options(name, "fused", searched_apart=True):
+        for options, scale in itertools.product(_options(name, "fused", searched_apart=True), (4.0, None)):
             parameters, optimizer = _made(name, "fused", options, device, torch.float32)
             _step(name, optimizer, parameters, 0)
             before = _copied(parameters, optimizer)
-            optimizer.grad_scale = torch.tensor(4.0, device=device)
+            optimizer.grad_scale = scale and torch.tensor(scale, device=device)
             optimizer.found_inf = torch.tensor(1.0, device=device)
             for parameter in parameters:
                 parameter.grad.fill_(torch.inf)
             optimizer.step()
             for number, (actual, old) in enumerate(zip(_copied(parameters, optimizer), before, strict=True)):
                 what = f"parameter {number}" if number < len(parameters) else f"state {number - len(parameters)}"
-                check.agree(actual, old, f"{name}({options}): {what} after a step that infinite gradients skip")
+                said = f"{name}({options}): {what} after a step that infinite gradients skip, scale {scale}"
+                check.agree(actual, old, said)
 
 
 def _copied(parameters: Parameters, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -8,13 +8,15 @@ values, other numbers, shapes that do not fit. A device that has other kernels r
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain
 from conformance.numerics.trees import leaves, mapped
@@ -24,8 +26,10 @@ from conformance.suites.operators.calls.execution import attempt, call, host_gra
 from conformance.suites.operators.calls.facts import facts, kernel_facts
 from conformance.suites.operators.calls.passes import PLAIN
 from conformance.suites.operators.inputs import arrangements, special_inputs, tiny_inputs, variants
+from conformance.suites.operators.inputs.arrangements import transposed
 from conformance.suites.operators.inputs.comparing import check_supported
 from conformance.suites.operators.inputs.elsewhere import CHANGE, do_elsewhere
+from conformance.suites.operators.inputs.families import source
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle
 from conformance.suites.operators.judge.promises import promises_refusal
@@ -51,6 +55,51 @@ def check(cell: Cell, samples: list[Call]) -> None:
     compare = check_call if cell.dtype is torch.float32 else _check_layouts
     for order, (function, sample) in enumerate(calls(cell, samples, _is_of_interest, _settings)):
         compare(loose, function, replace(sample, number=NUMBER + order, source=str(function)))
+
+
+# --- kernels that are called by name ---
+
+
+def _eight_bit_products(dtype: torch.dtype) -> Iterator[Call]:
+    """Yield matrices whose product in eight bits has 32 bits; those of a number of rows that CUDA takes come first."""
+    for rows, terms, columns in ((17, 16, 16), (33, 40, 24), (3, 64, 8)):
+        left, right = (_whole(*shape).to(dtype) for shape in ((rows, terms), (terms, columns)))
+        for first, second in ((left, right), (left, transposed(right)), (transposed(left), right)):
+            yield Call(0, first, (second,), source=f"{rows} x {terms} x {columns}")
+
+
+def _activated(dtype: torch.dtype) -> Iterator[Call]:
+    """Yield a bias and the factors of a product that is rectified, with one of the factors transposed in memory."""
+    bias, left, right = (_whole(*shape).to(dtype) / 64 for shape in ((9,), (5, 33), (33, 9)))
+    for first, second in ((left, right), (left, transposed(right)), (transposed(left), right)):
+        yield Call(0, bias, (first, second), source="5 x 33 x 9")
+
+
+def _whole(*shape: int) -> torch.Tensor:
+    """Return whole numbers from -60 to 60, in an order in which rows and columns differ.
+
+    Two products of these fit in 16 bits: with larger ones, hosts whose processor adds pairs there stop at their end.
+    """
+    return (torch.arange(math.prod(shape)) * 40503 % 121 - 60).view(shape)
+
+
+#: Kernels that libraries call by name and no public function calls, by the operator to which each belongs.
+_BY_NAME: Final[dict[str, tuple[Any, Callable[[torch.dtype], Iterator[Call]], tuple[torch.dtype, ...]]]] = {
+    "mm": (torch.ops.aten._int_mm.default, _eight_bit_products, (torch.int8,)),
+    "addmm": (torch.ops.aten._addmm_activation.default, _activated, (torch.float32, torch.bfloat16, torch.float16)),
+}
+
+
+@source(
+    Mode.INFERENCE,
+    lambda cell, made: _check_layouts(cell, *made),
+    dtypes=(torch.int8, torch.float32, torch.bfloat16, torch.float16),
+)
+def by_name(cell: Cell) -> Iterator[tuple[Any, Call]]:
+    """Yield kernels that are called by name, with arguments; a device that lacks one is left alone."""
+    function, make, dtypes = _BY_NAME.get(cell.info.full_name, (None, None, ()))
+    for order, given in enumerate(make(cell.dtype) if make and cell.dtype in dtypes else ()):
+        yield function, replace(given, number=NUMBER + order, source=f"{function}, {given.source}")
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------

@@ -427,6 +427,7 @@ def _attention(dtype: torch.dtype) -> Iterator[Size]:
     for heads, rows in ((4, 1), (8, 33)):  # several heads of queries for one of keys, with one row as in a decoder
         keys = given(1, heads // 2, 1031, 8)
         yield Size(given(1, heads, rows, 8), (keys, keys.flip(2)), _named(enable_gqa=True))
+    yield from _masked_groups(dtype)
     yield Size(given(_ROWS, 1, 1, 8), (given(_ROWS, 1, 2, 8), given(_ROWS, 1, 2, 8)), trained=False)
     yield from _masked_attention(dtype)
     for batches, heads, rows in ((2, 1, 7), (1, 3, 7), (2, 1, 1), (2, 3, 1)):
@@ -435,6 +436,16 @@ def _attention(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(given(2, 3, 7, 8), (given(2, 3, 9, 8), given(2, 3, 9, 8)), _named(attn_mask=bias))
     seen = torch.ones(77, 77, dtype=torch.bool).tril()
     yield Size(given(1, 3, 77, 80), (given(1, 3, 77, 80), given(1, 3, 77, 80)), _named(attn_mask=seen))
+
+
+def _masked_groups(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield attention of grouped heads with masks: one for each head of queries, and one for all; numbers and truth."""
+    query, key = (whole(2, heads, rows, 8, dtype=dtype) / 4 for heads, rows in ((6, 5), (2, 9)))
+    for batches, heads in ((2, 6), (1, 6), (2, 1)):
+        bias = whole(batches, heads, 5, 9, dtype=dtype)
+        yield Size(query, (key, key.flip(2)), _named(attn_mask=bias, enable_gqa=True))
+        yield Size(query, (key, key.flip(2)), _named(attn_mask=bias > -2, enable_gqa=True))
+    yield Size(query, (key, key.flip(2)), _named(is_causal=True, enable_gqa=True, scale=0.5))
 
 
 def _masked_attention(dtype: torch.dtype) -> Iterator[Size]:
