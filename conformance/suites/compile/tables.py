@@ -502,6 +502,15 @@ CONSTANT: tuple[Row, ...] = (
 )
 
 
-def claimed(declaration: Any, operator: str, dtype: str) -> bool:
+#: Functions of two matrices of nine rows that write to a part of a copy, and whose gradients only move numbers: (name,
+#: operator, function).
+MOVING: tuple[tuple[str, str, Writes], ...] = (
+    ("rows written to a copy", "slice_scatter", lambda x, y: torch.slice_scatter(x, y[2:4], 0, 0, 2)),
+    ("a column written to a copy", "select_scatter", lambda x, y: torch.select_scatter(x, y[3], 1, 4)),
+    ("a diagonal written to a copy", "diagonal_scatter", lambda x, y: torch.diagonal_scatter(x, y[:, 2])),
+)
+
+
+def claimed(declaration: Any, operator: str, dtype: str, mode: Mode = Mode.INFERENCE) -> bool:
     """Return whether the device claims the operator for a dtype."""
-    return bool(declaration.supports(Cell(f"operators.{operator}", dtype, Mode.INFERENCE.value)))
+    return bool(declaration.supports(Cell(f"operators.{operator}", dtype, mode.value)))

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMPILE, DTYPE, Cell
+from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMPILE, DTYPE, Cell, Mode
 from conformance.numerics.nearness import Near, near
 from conformance.plan.case import case
 from conformance.suites.module_inject.models import LlamaLayer
@@ -304,7 +304,10 @@ _ELEMENTWISE = {
 
 @case("compile.special", requires=[COMPILE, DTYPE.on("float32")], deadline=DEADLINE)
 def test_special(accelerator, declaration, check, device):
-    """Compiled functions give the host's uncompiled results for NaN, infinities, halves, indices and integers."""
+    """Compiled functions give the host's uncompiled results for NaN, infinities, halves, indices and integers.
+
+    Compiled gradients of functions that write to a part of a copy are the host's, too.
+    """
     values = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.25, 1e-30, 3e38])
     left, right = values.repeat_interleave(len(values)).view(9, 9), values.repeat(len(values)).view(9, 9)
 
@@ -318,6 +321,31 @@ def test_special(accelerator, declaration, check, device):
         _check_same(check, what, actual.cpu(), wanted)
     for table in (tables.EXACT, tables.WRITING, tables.CHAINED, tables.WIDE, tables.RUNNING):
         _check_exact(accelerator, declaration, check, device, table)
+    _check_gradients(accelerator, declaration, check, device)
+
+
+def _check_gradients(accelerator, declaration, check, device) -> None:
+    """Check the gradients of sums of all functions that write to a part of a copy, in one graph."""
+    rows = [row for row in tables.MOVING if tables.claimed(declaration, row[1], "float32", Mode.TRAINING)]
+    steps = torch.arange(162.0) * 29 % 23 - 11
+
+    def loss(*pairs):
+        # One sum, so that a compiler writes few kernels. Its gradient is one number that repeats for each function.
+        return torch.stack([run(x, y) for (_, _, run), (x, y) in zip(rows, pairs, strict=True)]).sum((1, 2))
+
+    def gradients(where, wrap):
+        pairs = [tuple(each.to(where).requires_grad_() for each in steps.view(2, 9, 9)) for _ in rows]
+        wrap(loss)(*pairs).backward(torch.arange(2.0, 2 + len(rows)).to(where))
+        return pairs
+
+    if not rows:
+        return
+    due = gradients(HOST, lambda function: function)
+    with plainly(accelerator) as compiled:
+        found = gradients(device, lambda function: compiled(function, fullgraph=True))
+    for (what, *_), pair, right in zip(rows, found, due, strict=True):
+        for name, actual, wanted in zip("xy", pair, right, strict=True):
+            _check_same(check, f"the gradient of {name} of {what}", actual.grad.cpu(), wanted.grad)
 
 
 def _check_exact(accelerator, declaration, check, device, table) -> None:
