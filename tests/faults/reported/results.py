@@ -102,7 +102,9 @@ def summary(results: Sequence[Found], *, by_backend: bool = True) -> str:
     names = sorted({found.backend for found in results}) if by_backend else []
     groups += [(f"`{name}`", [found for found in results if found.backend == name]) for name in names]
     rows = [(name, len(mine), sum(found.live for found in mine), score(mine)) for name, mine in groups]
-    return tabulate(rows, ("bugs of", "reports", "live", "found"), tablefmt="github")
+    # Without the padding of tabulate: the pages have a limit.
+    headers = ("bugs of", "reports", "live", "found"), ("---", "--:", "--:", "---")
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (*headers, *rows))
 
 
 def table(results: Sequence[Found]) -> str:
