@@ -74,7 +74,8 @@ def test_twice_the_usual_tolerance_is_wrong(name: str, share: int, monkeypatch: 
             run(id)
         except Exception:
             continue  # it is seen, or there is no such cell
-        if device.changed and op_class(database()[operator]) is not OpClass.ITERATIVE:
+        # LAPACK has no 16 bits: what the others compute there are sums.
+        if device.changed and (device.dtype.itemsize < 4 or op_class(database()[operator]) is not OpClass.ITERATIVE):
             unseen.add(operator)
 
     assert unseen - KNOWN == set()

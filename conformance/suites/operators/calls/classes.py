@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import torch
+
 from conformance.numerics.budgets import ELEMENTWISE_CLASSES, OpClass, class_of_function, class_of_generator
 
 from .facts import facts
@@ -32,6 +34,12 @@ def op_class(info: Any) -> OpClass:
             _KNOWN.clear()
         known = _KNOWN[id(info)] = (info, _class_of(info))
     return known[1]
+
+
+def class_in(info: Any, dtype: torch.dtype) -> OpClass:
+    """Return the error-budget class of an operator in a dtype: LAPACK has no 16 bits, so only sums are left there."""
+    found = op_class(info)
+    return OpClass.REDUCTION if found is OpClass.ITERATIVE and dtype.itemsize < torch.float32.itemsize else found
 
 
 def _class_of(info: Any) -> OpClass:

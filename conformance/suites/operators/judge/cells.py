@@ -15,7 +15,7 @@ from conformance.numerics.transfer import copied
 from conformance.process import last_call
 from conformance.reports.calls import fields_of
 from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.classes import is_uninitialised, op_class
+from conformance.suites.operators.calls.classes import class_in, is_uninitialised
 from conformance.suites.operators.calls.work import Work, work
 
 from .aspects import Aspect
@@ -98,7 +98,7 @@ class Cell:
             dtype,
             device,
             check,
-            op_class(info),
+            class_in(info, dtype),
             Watches.on(device, watched),
             values=not is_uninitialised(info),
             samples=samples,
