@@ -46,7 +46,7 @@ _ANSWERING: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 #: Those of them whose names mean nothing else in PyTorch's code.
 ASKED_BY_PYTORCH = frozenset({"current_device", "current_stream", "get_rng_state", "Stream", "Event"})
 
-#: Procedures that no device can do without doing anything, and one that only a synchronous device can.
+#: Procedures that have an effect on every device.
 _DOING = frozenset({"manual_seed", "manual_seed_all", "set_rng_state", "reset_peak_memory_stats"})
 #: Instructions of a function that has an empty body, or only returns a constant.
 _IDLE = frozenset({"RESUME", "NOP", "COPY_FREE_VARS", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"})
@@ -126,7 +126,8 @@ def maker(module: Any, name: str) -> Any:
 
 def silent(module: Any, names: Iterable[str]) -> str:
     """Return the first function of these that returns None although it always has an answer; empty if none does."""
-    return next((name for name in names if name in _ANSWERING and _returns_none(module, name)), "")
+    asked = dict.fromkeys(name for name in names if name in _ANSWERING)  # each is called once: some make an object
+    return next((name for name in asked if _returns_none(module, name)), "")
 
 
 def _returns_none(module: Any, name: str) -> bool:

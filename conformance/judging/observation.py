@@ -112,9 +112,7 @@ def observe(error: BaseException | None) -> Observation:
 
 def _is_said_by_the_case(error: BaseException) -> bool:
     """Tell whether the suite's own code ended the case on purpose."""
-    return isinstance(error, _SAYING) and not (
-        isinstance(error, AssertionError) and not is_assertion_of_the_case(error)
-    )
+    return is_assertion_of_the_case(error) if isinstance(error, AssertionError) else isinstance(error, _SAYING)
 
 
 def _observe_missing(error: BaseException, message: str) -> Observation | None:
