@@ -420,8 +420,8 @@ def _judge_values(
     cell.judge.claim(sample, found == due, f"{found} gradients, expected {due}")
     outputs = sum(tensor.numel() for tensor in tensors(expected))
     length = max(n, float(outputs) ** 0.5)  # it sums over all outputs
-    plain_class = OpClass.ITERATIVE if facts(info.name).inverts else cell.op_class
-    own, of_sums = (cell.of_class(each) for each in (plain_class, OF_SUMS.get(plain_class, plain_class)))
+    own = cell.of_class(OpClass.ITERATIVE) if facts(info.name).inverts else cell
+    of_sums = own.of_class(OF_SUMS.get(own.op_class, own.op_class))
     for i, (gradient, expected_gradient) in enumerate(zip(actual_gradients, expected_gradients, strict=True)):
         part = f"gradient of input {i}"
         if i == 0 and (chosen := _gradient_of_choice(info, sample, actual, expected, given)) is not None:
