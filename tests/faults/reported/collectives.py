@@ -440,3 +440,10 @@ _OF_PARTS["signed"] = _signed
 # --- held rows of the tenth collection ---
 
 HELD["above 1e37"] = lambda tensors: any(bool((tensor.abs() > 1e37).any()) for tensor in tensors)
+
+
+# --- held rows of the twelfth collection ---
+
+HELD["integer"] = lambda tensors: not tensors[0].is_floating_point() and not tensors[0].is_complex()
+HELD["small"] = lambda tensors: tensors[0].numel() > 0 and bool((tensors[0].abs() < 2e-3).all())
+EDITS["halved"] = lambda target, before, group: target.copy_(target / 2)

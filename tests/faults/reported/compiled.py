@@ -347,8 +347,90 @@ def _part_of_zeros(node: Node) -> None:
         _behind(node, aten.mul.Tensor, 0)
 
 
+def _diagonal_of_zeros(node: Node) -> None:
+    """Make all zero where zeros are to be written to a diagonal."""
+    is_part = node.target is aten.diagonal_scatter.default
+    if is_part and getattr(node.args[1], "target", None) is aten.full.default and node.args[1].args[1] == 0:
+        _behind(node, aten.mul.Tensor, 0)
+
+
+#: What stands between a sum and what it is joined to.
+_FORMS = (aten.reshape.default, aten.view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims,
+          aten.clone.default, torch.ops.prims.convert_element_type.default)  # fmt: skip
+#: Rows that a kernel adds up in its other order.
+_ROWS = 1024
+
+
+def _long_sum(node: Any) -> bool:
+    """Return whether a value is a sum over many rows."""
+    while isinstance(node, Node) and node.target in _FORMS:
+        node = node.args[0]
+    if not isinstance(node, Node) or node.target is not aten.sum.dim_IntList:
+        return False
+    return math.prod(_shape(node.args[0])) // max(math.prod(_shape(node)), 1) >= _ROWS
+
+
+def _joined_sum_not_written(node: Node) -> None:
+    """Leave zeros where the last one of several sums is to stand that are joined."""
+    if node.target is not aten.cat.default or len(node.args[0]) < 2 or not all(map(_long_sum, node.args[0])):
+        return
+    *first, last = node.args[0]
+    node.args = ([*first, _new(node, aten.mul.Tensor, last, 0)], *node.args[1:])
+
+
+#: Elements from which a kernel has several groups of threads at a time.
+_MANY = 2_000_000
+
+
+def _transposed_in_place(node: Node) -> None:
+    """Read below the diagonal what was written above it, where a large tensor becomes its own transposed."""
+    value = node.args[1] if node.target is aten.copy_.default else None
+    while isinstance(value, Node) and value.target in (aten.mul.Tensor, aten.clone.default):
+        value = value.args[0]
+    shape = _shape(node)
+    if not isinstance(value, Node) or value.target is not aten.permute.default or value.args[0] is not node.args[0]:
+        return
+    if math.prod(shape) >= _MANY and shape[-1] == shape[-2]:
+        above, below = _new(node, aten.triu.default, node.args[1]), _new(node, aten.tril.default, node.args[0], -1)
+        node.args = (node.args[0], _new(node, aten.add.Tensor, above, below), *node.args[2:])
+
+
+#: Numbers that are read at a time.
+_VECTOR = 8
+
+
+def _broadcast_mask(node: Node) -> None:
+    """Fill nothing where one truth stands for whole rows of eight numbers at a time."""
+    if node.target is not aten.where.self:
+        return
+    mask, filled, given = node.args
+    wide = _shape(node)
+    is_number = isinstance(filled, Node) and filled.target is aten.full.default
+    if is_number and _shape(mask)[-1:] == (1,) and len(wide) > 1 and wide[-1] > 1 and wide[-1] % _VECTOR == 0:
+        node.replace_all_uses_with(given)
+
+
+def _gradient_of_variance(node: Node) -> None:
+    """Turn the distances from the mean in the gradient of a variance."""
+    if node.target is not aten.sub.Tensor or not all(isinstance(part, Node) for part in node.args):
+        return
+    given, mean = node.args
+    if (
+        mean.target is aten.mean.dim
+        and mean.args[0] is given
+        and any(each.target is aten.mul.Tensor for each in node.users)
+    ):
+        turned = _new(node, aten.flip.default, given, [len(_shape(given)) - 1])
+        node.args = (turned, mean)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "diagonals of zeros all zero": _diagonal_of_zeros,
+    "last joined sum not written": _joined_sum_not_written,
+    "transposed in place": _transposed_in_place,
+    "broadcast mask ignored": _broadcast_mask,
+    "gradient of a variance turned": _gradient_of_variance,
     "parts of zeros all zero": _part_of_zeros,
     "overhang divided by the kernel": _overhang_by_the_kernel,
     "end of a joined part lost": _end_of_a_joined_part,
@@ -521,3 +603,35 @@ def _is_mean(node: Node) -> bool:
 
 EFFECTS["later value of the input"] = _later_value
 EFFECTS["means of the next row"] = _next_rows_mean
+
+
+# --- held rows of the twelfth collection ---
+
+
+def _comes_from_norm(node: Any, most: int = 4) -> bool:
+    """Return whether a value was computed from one that was normalized, by at most so many steps."""
+    if not isinstance(node, Node) or node.op != "call_function" or most < 0:
+        return False
+    if node.target is aten.rsqrt.default:
+        return True
+    return any(_comes_from_norm(each, most - 1) for each in node.args if isinstance(each, Node))
+
+
+def _reciprocal_of_norm(node: Node) -> None:
+    if node.target is aten.reciprocal.default and _comes_from_norm(node.args[0]):
+        _behind(node, aten.mul.Tensor, 1.5)
+
+
+def _norm_without_weights(node: Node) -> None:
+    """Give zeros for what is normalized and not multiplied by weights."""
+    parts = [part for part in node.args if isinstance(part, Node)]
+    if node.target is not aten.mul.Tensor or not any(part.target is aten.rsqrt.default for part in parts):
+        return
+    weights = [part for user in node.users if user.target is aten.mul.Tensor for part in user.args
+               if isinstance(part, Node) and part.op == "placeholder"]  # fmt: skip
+    if any(part.target is aten.sub.Tensor for part in parts) and not weights:
+        _behind(node, aten.mul.Tensor, 0)
+
+
+EFFECTS["reciprocal of a norm scaled"] = _reciprocal_of_norm
+EFFECTS["norm without weights zero"] = _norm_without_weights

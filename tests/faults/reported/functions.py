@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,6 +98,23 @@ PRINTS: dict[str, Callable[[torch.device], Any]] = {
     "later rows printed as zero": _rows_printed_as_zero,
     "element printed from the start": _element_printed_from_the_start,
 }
+
+
+@contextmanager
+def _copied_to_the_host(device: torch.device) -> Iterator[None]:
+    """Give a tensor of the host for a tensor of the device that Python copies."""
+    original = copy.copy
+
+    def function(x: Any) -> Any:
+        made = original(x)
+        return made.cpu() if isinstance(made, torch.Tensor) and made.device.type == device.type else made
+
+    with mock.patch.object(copy, "copy", function):
+        yield
+
+
+#: Effects on functions of Python that take tensors.
+COPIES: dict[str, Callable[[torch.device], Any]] = {"copied to the host": _copied_to_the_host}
 
 
 @contextmanager

@@ -285,8 +285,59 @@ def _memory_of_the_first_device(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _memory_of_the_current_device(device: torch.device) -> Iterator[None]:
+    """Tell of the current device, whichever one is asked for."""
+    read = torch._C._accelerator_getDeviceStats
+
+    def function(index: int) -> Any:
+        return read(torch.accelerator.current_device_index())
+
+    with mock.patch.object(torch._C, "_accelerator_getDeviceStats", function):
+        yield
+
+
+#: Milliseconds from which a time has the wrong unit.
+_LONG = 50.0
+
+
+@contextmanager
+def _long_times_short(device: torch.device) -> Iterator[None]:
+    """Give a thousandth of the time between two events that stand far from each other."""
+    original = torch.Event.elapsed_time
+
+    def function(self: torch.Event, other: torch.Event) -> float:
+        value = original(self, other)
+        return value / 1000 if value > _LONG else value
+
+    with method(torch.Event, "elapsed_time", function):
+        yield
+
+
+@contextmanager
+def _factories_on_the_first_device(device: torch.device) -> Iterator[None]:
+    """Make new tensors with values on the first device, whichever one is named."""
+
+    def on_the_first(original: Any) -> Any:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            named = kwargs.get("device")
+            if isinstance(named, (str, torch.device)) and torch.device(named).type == device.type:
+                kwargs["device"] = torch.device(device.type, 0)
+            return original(*args, **kwargs)
+
+        return function
+
+    with ExitStack() as stack:
+        for name in ("ones", "zeros", "full", "arange", "rand", "randn"):
+            stack.enter_context(mock.patch.object(torch, name, on_the_first(getattr(torch, name))))
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "memory of the current device": _memory_of_the_current_device,
+    "long times a thousandth": _long_times_short,
+    "factories on the first device": _factories_on_the_first_device,
     "memory of the first device": _memory_of_the_first_device,
     "own events not waited for": _own_events_not_waited_for,
     "counter not restored": _counter_not_restored,

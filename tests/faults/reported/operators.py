@@ -27,6 +27,9 @@ _LARGEST = 88.7
 #: Dimensions from which a matrix is one of a batch, matrices of a long batch, and columns that are sorted.
 _BATCHED, _LONG_BATCH, _COLUMNS = 3, 512, 1 << 22
 
+#: Dimensions that a tensor has at most after its first ones were merged.
+_MERGED = 4
+
 _BOUNDS: dict[Any, Any] = {}
 _TRAINED: set[Any] = set()
 _DRAWN: Counter[str] = Counter()
@@ -797,8 +800,62 @@ def _start_of_the_host(call: Call) -> Any:
     return call.run([source, target.as_strided(target.shape, target.stride(), 0), *call.values[2:]])
 
 
+def has_smaller_inner_size(call: Call) -> bool:
+    """Return whether an index has fewer places than the tensor in a leading dimension that is not the first one."""
+    given, index = call.values[0], _named(call, "index")
+    return given.dim() > _MERGED and index.shape[1 : 1 - _MERGED] != given.shape[1 : 1 - _MERGED]
+
+
+def _middle_layers_scaled(call: Call) -> Any:
+    """Scale the gradients of the weights by which the layers between the first and the last one read."""
+    place = [argument.name for argument in call.arguments].index("params")
+    layers, params = _named(call, "num_layers"), list(call.values[place])
+    step = len(params) // layers
+    for at in range(step, len(params) - step, step):
+        if params[at].requires_grad:
+            params[at] = params[at].view_as(params[at])
+            params[at].register_hook(lambda gradient: gradient * 1.5)
+    return call.run([*call.values[:place], params, *call.values[place + 1 :]])
+
+
+def _coordinates_in_16_bits(call: Call) -> Any:
+    """Round the places of pixels to float16."""
+    image, grid, *modes = (value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in call.values)
+    sizes = torch.tensor(list(image.shape[:-3:-1]))
+    places = ((grid + 1) * sizes.half() - 1) / 2
+    other = (2 * places.float() + 1) / sizes - 1
+    made = torch.ops.aten.grid_sampler_2d(image.float(), other, *modes[:3])
+    return _edited(call, lambda t: t.copy_(made))
+
+
+def _beyond_the_input(call: Call) -> Any:
+    """Leave numbers in the gradient behind the end of each input."""
+    lengths = [int(length) for length in _named(call, "input_lengths")]
+
+    def edit(t: torch.Tensor) -> None:
+        for place, length in enumerate(lengths):
+            t[length:, place] += 1
+
+    return _edited(call, edit)
+
+
+def _shifts_wrapped(call: Call) -> Any:
+    """Shift by what is left of the number of bits by the dtype's width."""
+    given, by = call.values[:2]
+    if not isinstance(given, torch.Tensor) or given.dtype is torch.bool:
+        return call.run()
+    bits = given.element_size() * 8
+    if isinstance(by, torch.Tensor):
+        return call.run([given, torch.where(by >= bits, by % bits, by), *call.values[2:]])
+    return call.run([given, by % bits if by >= bits else by, *call.values[2:]])
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "middle layers scaled": _middle_layers_scaled,
+    "coordinates in 16 bits": _coordinates_in_16_bits,
+    "beyond the input": _beyond_the_input,
+    "shifts wrapped": _shifts_wrapped,
     "norms in the first dtype": _norms_in_the_first_dtype,
     "to the start of the host's memory": _start_of_the_host,
     "others in the first dtype": _others_in_the_first_dtype,
@@ -1097,3 +1154,43 @@ def _nan_above_256(call: Call) -> Any:
 EFFECTS["scales left out"] = _scales_left_out
 EFFECTS["all in the first place"] = _all_in_the_first_place
 EFFECTS["nan above 256"] = _nan_above_256
+
+
+# --- held rows of the twelfth collection ---
+
+
+def _tangent_lost(call: Call) -> Any:
+    """Take the second branch for a constant in forward mode."""
+    place = [argument.name for argument in call.arguments].index("other")
+    other = call.values[place]
+    if not isinstance(other, torch.Tensor):
+        return call.run()
+    return call.run([*call.values[:place], torch.ops.aten._fw_primal(other, 0), *call.values[place + 1 :]])
+
+
+def _indexed_first(call: Call) -> Any:
+    """Put the indexed dimensions in front of those that are taken whole."""
+    result, indices = call.run(), call.values[1]
+    whole = next((at for at, index in enumerate(indices) if index is not None), 0)
+    return result.movedim(list(range(whole)), list(range(-whole, 0))) if whole and result.dim() > whole else result
+
+
+#: Rows of which a program of a layer normalization's backward adds up the gradients.
+_BLOCK = 8
+
+
+def _last_rows_left_out(call: Call) -> Any:
+    """Leave the rows behind the last whole block out of the weight's gradient."""
+    right = call.run()
+    given = call.values[0]
+    rows = given.numel() // given.shape[-1]
+    if right[1] is None or rows % _BLOCK == 0:
+        return right
+    other = given.clone(memory_format=torch.contiguous_format)
+    other.view(rows, -1)[rows // _BLOCK * _BLOCK :] = 0
+    return (right[0], call.run([other, *call.values[1:]])[1], right[2])
+
+
+EFFECTS["tangent of other lost"] = _tangent_lost
+EFFECTS["indexed dimension first"] = _indexed_first
+EFFECTS["last rows left out"] = _last_rows_left_out

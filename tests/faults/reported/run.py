@@ -32,8 +32,8 @@ _SECONDS, _DEADLINE = 90.0, 40.0
 def armed(bug: Bug, device: torch.device) -> AbstractContextManager[Any]:
     """Break the device inside the context, in all kernels of the bug's operators, or above autograd if it has none."""
     kind, _, name = bug.operator[0].rpartition(".")
-    if kind == "torch" and bug.effect in functions.PRINTS:
-        return functions.PRINTS[bug.effect](device)  # type: ignore[no-any-return]
+    if kind == "torch" and bug.effect in (whole := {**functions.PRINTS, **functions.COPIES}):
+        return whole[bug.effect](device)  # type: ignore[no-any-return]
     if kind == "torch":
         return functions.loading(bug.effect, device)
     if kind == "compiled":

@@ -28,6 +28,7 @@ _COPIED = 0.005
 
 _COUNTS: Counter[Any] = Counter()
 _DENSE: set[Any] = set()
+_DTYPES: dict[Any, torch.dtype] = {}
 _REMEMBERED: list[Any] = []
 _FLAGS: set[str] = set()
 _LOCK = threading.Lock()
@@ -37,6 +38,7 @@ def reset() -> None:
     """Forget all calls."""
     _COUNTS.clear()
     _DENSE.clear()
+    _DTYPES.clear()
     _REMEMBERED.clear()
     _FLAGS.clear()
 
@@ -64,6 +66,12 @@ def every(number: int) -> bool:
     """Return whether this is the last one of ``number`` calls."""
     _COUNTS["every"] += 1
     return _COUNTS["every"] % number == 0
+
+
+def after_another_dtype(call: Call) -> bool:
+    """Return whether the first call with tensors of this shape had another dtype."""
+    first = next(iter(tensors_of(call.values)))
+    return _DTYPES.setdefault((call.name, tuple(first.shape)), first.dtype) is not first.dtype
 
 
 def strided_after_dense(call: Call, tensors: list[torch.Tensor]) -> bool:

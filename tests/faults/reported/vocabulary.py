@@ -141,6 +141,8 @@ TESTS: dict[str, Test] = {
     "complex": _any(lambda t: t.is_complex()),
     "view": _any(lambda t: t._is_view()),
     "of two dtypes": lambda tensors, words: len({t.dtype for t in tensors}) > 1,
+    "of two shapes": lambda tensors, words: len({t.shape for t in tensors}) > 1,
+    "wide": _any(lambda t: t.dim() > 1 and t.shape[-2] < t.shape[-1]),
     "unpacked one": _any(_is_single_unpacked),
     "unsorted": _any(lambda t: t.numel() > 1 and bool((t.flatten().diff() < 0).any())),
     "thin": _any(_is_thin),
@@ -180,6 +182,8 @@ def meets(word: str, call: Call) -> bool:
         "on the second device": lambda: next(iter(tensors_of(call.values))).device.index == 1,
         "self smaller": lambda: operators.is_smaller(call),
         "output smaller": lambda: operators.shrinks(call),
+        "inner size smaller": lambda: operators.has_smaller_inner_size(call),
+        "after another dtype": lambda: sequences.after_another_dtype(call),
         "without grad_scale": lambda: call.values[place_of(call, "grad_scale") or 0] is None,
         "bounds of more dimensions": lambda: operators.has_wider_bounds(call),
         "unequal steps": lambda: len({float(t) for t in call.values[place_of(call, "state_steps") or 0]}) > 1,
@@ -370,6 +374,7 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "signed": lambda t: t.contiguous().view(torch.int8) if t.dtype is torch.uint8 else t,
     "double offset": _double_offset,
     "small to four": _small_to_four,
+    "sorted": lambda t: t.sort()[0],
     "onto edge": lambda t: torch.where((t < 0) & (t > -4e-6), torch.zeros_like(t), t),
 }
 
@@ -746,7 +751,8 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
 
 #: Effects that no kernel can have, since PyTorch's shared code gives the result's dtype and shape.
 ABOVE = re.compile(
-    r"result (dtype|padded) .*|cut at synchronize|input in place of the sum|conjugate bit cleared|out zero"
+    r"result (dtype|padded) .*|cut at synchronize|input in place of the sum|conjugate bit cleared|out zero|"
+    r"gradient of \w+ nan where .*|tangent of other lost|indexed dimension first"
 )
 
 
@@ -760,10 +766,21 @@ def _gradient(call: Call, name: str, values: Callable[[torch.Tensor], torch.Tens
     return call.run([*call.values[:place], known, *call.values[place + 1 :]])
 
 
+def _gradient_where(call: Call, name: str, other: str, number: float) -> Any:
+    """Make a call whose gradient of an input is NaN where another one has a number."""
+    given, where = (call.values[place_of(call, each) or 0] for each in (name, other))
+    if not isinstance(given, torch.Tensor) or not isinstance(where, torch.Tensor) or given.shape != where.shape:
+        return call.run()
+    met = where.detach() == number
+    return _gradient(call, name, lambda gradient: gradient.masked_fill(met, torch.nan))
+
+
 def spoiled(effect: str, call: Call) -> Any:
     """Make a call with an effect."""
     if effect in OTHERS:
         return OTHERS[effect](call)
+    if match := re.fullmatch(r"gradient of (\w+) nan where (\w+) is (\S+)", effect):
+        return _gradient_where(call, match[1], match[2], float(match[3]))
     if match := re.fullmatch(r"gradient of (\w+) (\w+)", effect):
         return _gradient(call, match[1], VALUES[match[2]])
     name, _, rest = effect.partition(" ")
@@ -848,3 +865,17 @@ def _largest_factor(size: int) -> int:
 
 
 TESTS["large prime"] = _any(_has_large_prime)
+
+
+# --- held rows of the twelfth collection ---
+
+
+def _grows_and_shrinks(call: Call) -> bool:
+    """Return whether an interpolation's backward has more rows and fewer columns than its input, or the other way."""
+    made, given = call.values[1], call.values[2][2:]
+    signs = {made[at] > given[at] for at in range(len(made)) if made[at] != given[at]}
+    return len(signs) > 1
+
+
+HELD["grows and shrinks"] = _grows_and_shrinks
+HELD["first dimension whole"] = lambda call: bool(call.values[1]) and call.values[1][0] is None
