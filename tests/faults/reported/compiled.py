@@ -385,14 +385,21 @@ _MANY = 2_000_000
 def _transposed_in_place(node: Node) -> None:
     """Read below the diagonal what was written above it, where a large tensor becomes its own transposed."""
     value = node.args[1] if node.target is aten.copy_.default else None
-    while isinstance(value, Node) and value.target in (aten.mul.Tensor, aten.clone.default):
-        value = value.args[0]
+    while isinstance(value, Node) and value.target in (aten.copy.default, aten.mul.Tensor, aten.clone.default):
+        value = value.args[1 if value.target is aten.copy.default else 0]
     shape = _shape(node)
     if not isinstance(value, Node) or value.target is not aten.permute.default or value.args[0] is not node.args[0]:
         return
     if math.prod(shape) >= _MANY and shape[-1] == shape[-2]:
-        above, below = _new(node, aten.triu.default, node.args[1]), _new(node, aten.tril.default, node.args[0], -1)
-        node.args = (node.args[0], _new(node, aten.add.Tensor, above, below), *node.args[2:])
+        places = {"start": 0, "step": 1, "dtype": torch.int64, "device": node.meta["val"].device}
+        with node.graph.inserting_before(node):
+            columns = node.graph.call_function(
+                torch.ops.prims.iota.default, (shape[-1],), {**places, "requires_grad": False}
+            )
+        with node.meta["val"].fake_mode:
+            columns.meta = {"val": torch.ops.prims.iota.default(shape[-1], **places, requires_grad=False)}
+        is_below = _new(node, aten.lt.Tensor, columns, _new(node, aten.reshape.default, columns, [shape[-1], 1]))
+        node.args = (node.args[0], _new(node, aten.where.self, is_below, *node.args[:2]), *node.args[2:])
 
 
 #: Numbers that are read at a time.

@@ -737,6 +737,7 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
     "draws without the seed": _unseeded,
     "first half sorted": _half_sorted,
     "error": _refused,
+    "refused early": _refused,
     "output_size taken": _size_taken,
     "out moved": _out_moved,
     "not negated": _not_negated,
@@ -752,7 +753,7 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
 #: Effects that no kernel can have, since PyTorch's shared code gives the result's dtype and shape.
 ABOVE = re.compile(
     r"result (dtype|padded) .*|cut at synchronize|input in place of the sum|conjugate bit cleared|out zero|"
-    r"gradient of \w+ nan where .*|tangent of other lost|indexed dimension first"
+    r"gradient of \w+ nan where .*|tangent of other lost|indexed dimension first|refused early"
 )
 
 
