@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from conformance.suites.operators.calls.execution import attempt, call
 from conformance.suites.operators.cell import quiet
 from conformance.suites.operators.inputs import model_sizes
 from conformance.suites.optimizers import test_fused
+from conformance.suites.utils import test_placement
 
 from .test_operators_detect import run
 
@@ -230,6 +232,13 @@ def masked_groups(sample: Call, _: torch.Tensor) -> bool:
     return sample.kwargs.get("enable_gqa", False) and mask is not None and mask.shape[1] > 1
 
 
+def wide_last(sample: Call, _: torch.Tensor) -> bool:
+    """Return whether an image of more than 256 channels has them last."""
+    image = sample.input
+    wide = isinstance(image, torch.Tensor) and image.dim() == 4 and image.shape[1] > 256
+    return wide and image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous()
+
+
 def a_head_of_80(sample: Call, _: torch.Tensor) -> bool:
     return sample.input.shape[-1] % 64 not in (0, *range(1, 32))
 
@@ -248,6 +257,17 @@ def a_long_mean(sample: Call, _: torch.Tensor) -> bool:
         ("softmax[float16-inference]", where(behind_a_launch, lost_behind)),
         ("nn.functional.conv2d[bfloat16-inference]", where(behind_a_launch, lost_behind)),
         ("nn.functional.max_pool2d[float16-inference]", where(behind_a_launch, lost_behind)),
+        *(
+            (f"nn.functional.{name}[{dtype}-inference]", where(wide_last, torch.Tensor.zero_))
+            for name in (
+                "max_pool2d",
+                "avg_pool2d",
+                "adaptive_avg_pool2d",
+                "interpolate.nearest",
+                "interpolate.bilinear",
+            )
+            for dtype in ("float16", "float32")
+        ),
         ("nn.functional.layer_norm[bfloat16-inference]", where(behind_a_launch, lost_behind)),
         ("cumsum[bfloat16-inference]", where(in_16_bits, stays)),
         ("cumsum[float16-inference]", where(in_16_bits, stays)),
@@ -452,6 +472,36 @@ def test_other_arguments_than_the_databases_have(
 
     with pytest.raises((AssertionError, RuntimeError), match=message):
         run(f"operators.{name}[float32-inference]")
+
+
+def fewer_in_the_second(sample: Call, _: torch.Tensor) -> bool:
+    """Return whether an index of five dimensions has fewer places in the second one than the input."""
+    index = next((leaf for leaf in sample.args if isinstance(leaf, torch.Tensor)), None)
+    both = index is not None and index.dim() == sample.input.dim() == 5
+    return both and index.shape[1] < sample.input.shape[1]
+
+
+@pytest.mark.parametrize("name", ["scatter", "scatter_add", "scatter_reduce.sum", "scatter_reduce.amax", "gather"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_an_index_with_fewer_places_than_the_input(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = where(fewer_in_the_second, lambda result: result.neg_())
+
+    red(f"{name}[{dtype}-inference]", device, "fewer places in dimension 1", monkeypatch)
+
+
+def unsorted_with_nan(function: Any, sample: Call, **extra: Any) -> Any:
+    """Give different numbers from the last to the first if one is no number."""
+    result = call(function, sample, **extra)
+    given = sample.input
+    if isinstance(given, torch.Tensor) and given.is_floating_point() and bool(given.isnan().any()):
+        first = result if isinstance(result, torch.Tensor) else result[0]
+        first.copy_(first.flip(0))
+    return result
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_different_numbers_of_which_one_is_no_number(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    red(f"unique[{dtype}-inference]", unsorted_with_nan, "one NaN", monkeypatch)
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
@@ -704,6 +754,108 @@ def test_a_compiled_gradient_of_a_part_that_was_written() -> None:
 
     with pytest.raises(AssertionError, match="the gradient of x of rows written to a copy"):
         check(zeros_written)
+
+
+def check_gradients(run: Callable[..., Any], check: Callable[..., Any]) -> None:
+    """Check gradients with a compiler that runs graphs so."""
+
+    def compiler(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        return make_boxed_func(lambda *given: run(graph, given))
+
+    backend = aot_autograd(fw_compiler=compiler)
+    accelerator = SimpleNamespace(get_compile_backend=lambda: backend)
+    claims = SimpleNamespace(supports=lambda cell: True)
+    check(accelerator, claims, Checker(), torch.device("cpu"))
+
+
+def breaking(met: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+    """Return what runs a graph and turns the results of the calls that are met."""
+
+    class Broken(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            return found.flip(-1) if met(func, args) else found
+
+    def run(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
+        with Broken():
+            return graph(*given)
+
+    return run
+
+
+def distances_from_a_mean(func: Any, args: Any) -> bool:
+    return func is torch.ops.aten.sub.Tensor and args[1].shape[-1:] == (1,) and args[0].shape[-1] > 1
+
+
+def joined_rows(func: Any, args: Any) -> bool:
+    return func is torch.ops.aten.cat.default and len(args[0]) > 1 and all(len(part) == 1 for part in args[0])
+
+
+@pytest.mark.parametrize(
+    ("met", "message"),
+    [(distances_from_a_mean, "gradient of x of the variance"), (joined_rows, "gradient of y of parts of one")],
+)
+def test_a_compiled_gradient_of_sums_over_many_rows(met: Callable[..., bool], message: str) -> None:
+    check_gradients(breaking(lambda *_: False), test_programs._check_reduced)
+
+    with pytest.raises(AssertionError, match=message):
+        check_gradients(breaking(met), test_programs._check_reduced)
+
+
+class Filling(TorchFunctionMode):
+    """Fills nothing where one truth stands for a whole row."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        masked = getattr(func, "__name__", "") == "masked_fill" and args[1].shape[-1:] == (1,)
+        return args[0].clone() if masked else func(*args, **(kwargs or {}))
+
+
+def test_a_mask_of_compiled_code_that_stands_for_rows() -> None:
+    def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            with Filling():
+                return graph(*given)
+
+        return run
+
+    accelerator = SimpleNamespace(get_compile_backend=lambda: compiler)
+    claims = SimpleNamespace(supports=lambda cell: True)
+    check_compiled(tables.CHAINED, ["nothing"], begun_again)
+
+    with pytest.raises(AssertionError, match="filled by one truth for each row"):
+        test_programs._check_exact(accelerator, claims, Checker(), torch.device("cpu"), tables.CHAINED)
+
+
+def read_after_the_write(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
+    """Leave the lower half of large inputs as it was, which is what it reads behind the writes to the upper one."""
+    before = mapped(list(given), torch.clone)
+    found = graph(*given)
+    for now, old in zip(given, before, strict=True):
+        if now.numel() > 1 << 20 and not torch.equal(now, old):
+            now.copy_(now.triu() + old.tril(-1))
+    return found
+
+
+def test_compiled_code_that_reads_what_it_wrote_to_a_large_input() -> None:
+    def check(run: Callable[..., Any]) -> None:
+        accelerator = SimpleNamespace(get_compile_backend=lambda: lambda graph, _: lambda *given: run(graph, given))
+        claims = SimpleNamespace(supports=lambda cell: True)
+        test_programs.test_overlap(accelerator, claims, Checker(), torch.device("cpu"), "alone")
+
+    with pytest.raises(AssertionError, match="matrices transposed in place"):
+        check(read_after_the_write)
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_by_python_that_is_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = copy.copy
+    test_placement._check_copies(torch.device("cpu"))
+    monkeypatch.setattr(copy, "copy", lambda x: right(x).to("meta") if isinstance(x, torch.Tensor) else right(x))
+
+    with pytest.raises(AssertionError, match=r"copy\.copy"):
+        test_placement._check_copies(torch.device("cpu"))
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------

@@ -102,9 +102,22 @@ def _same_mask(forward):
     return called
 
 
+def _middle_layers_scaled(forward):
+    """Scale the gradients of weights that layers between the first and the last one read."""
+
+    def called(self, *inputs):
+        for name, tensor in self.named_parameters():
+            if "_ih_" in name and any(f"_l{layer}" in name for layer in range(1, self.num_layers - 1)):
+                tensor.register_hook(lambda gradient: gradient * 1.5)
+        return forward(self, *inputs)
+
+    return called
+
+
 @pytest.mark.parametrize(
     ("name", "broken", "said"),
     [
+        *((name, _middle_layers_scaled, "gradient of weight_ih_l1") for name in ("RNN", "GRU", "LSTM")),
         ("BatchNorm1d", _stale_buffer, "running_mean"),
         ("Linear", _one_wrong, "result 0 is off"),
         ("Tanh", _without_strides, "strided: result 0"),

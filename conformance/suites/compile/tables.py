@@ -200,6 +200,25 @@ def _signs(operands: Operands) -> torch.Tensor:
     return parity.flatten().repeat(2, 8)
 
 
+#: Truths that stand for rows, for columns and for elements, by the words for it.
+_MASKS: dict[str, Callable[[Operands, int], torch.Tensor]] = {
+    "row": lambda o, width: o.index[:3, None] > 0,
+    "column": lambda o, width: o.terms[:1, :width] > 0,
+    "element": lambda o, width: o.terms[:, :width] > 0,
+}
+
+
+def _filled() -> Iterator[Row]:
+    """Yield fills of rows that end a vector and of some that do not."""
+    for width, how in itertools.product((9, 64), _MASKS):
+        run = partial(_fill, how=how, width=width)
+        yield f"{width} columns filled by one truth for each {how}", "masked_fill", "float32", run
+
+
+def _fill(operands: Operands, how: str, width: int) -> torch.Tensor:
+    return (operands.terms[:, :width] + 1).masked_fill(_MASKS[how](operands, width), 0)
+
+
 EXACT: tuple[Row, ...] = (
     ("round", "round", "float32", lambda o: torch.round(o.halves)),
     ("floor", "floor", "float32", lambda o: torch.floor(o.halves)),
@@ -298,6 +317,7 @@ CHAINED: tuple[Row, ...] = (
      lambda o: (o.halves + 8 * o.divisors.t()).max(1).indices),
     ("rows added to themselves", "index_put", "float32", lambda o: _added_to_itself(o.halves, o.index)),
     ("largest of the larger row", "amax", "float32", lambda o: torch.maximum(o.halves, o.halves.t() + 1).amax((0, 1))),
+    *_filled(),
     ("largest of rows by index", "scatter_reduce.amax", "float32", lambda o: _reduced_by_index(o, "amax")),
     ("smallest of rows by index", "scatter_reduce.amin", "float32", lambda o: _reduced_by_index(o, "amin")),
     ("sums of long rows behind a zero", "constant_pad_nd", "float32", lambda o: F.pad(_long_rows(o).sum(-1), (1, 0))),
@@ -493,6 +513,13 @@ OVERLAPPING: dict[str, tuple[tuple[str, str, Writes], ...]] = {
     ),
 }  # fmt: skip
 
+#: The same for matrices that are many: a compiler writes them with several groups of threads.
+LARGE: tuple[tuple[str, str, Writes], ...] = (
+    ("matrices transposed in place", "clone", lambda x, y: x.copy_(x.mT * 1.0)),
+    ("matrices mirrored in place", "flip", lambda x, y: x.copy_(x.flip(-1) + 1)),
+    ("matrices moved in place", "roll", lambda x, y: x.copy_(x.roll(1, 0) * 2)),
+)
+
 #: Exact functions that inductor 2.13 itself gets wrong on every device: ranges (pytorch #175966), quotients (#197895).
 CONSTANT: tuple[Row, ...] = (
     ("a range times a number", "mul", "int64", lambda o: _range(o) * 10**9 + o.integers[8, 8]),
@@ -508,6 +535,26 @@ MOVING: tuple[tuple[str, str, Writes], ...] = (
     ("rows written to a copy", "slice_scatter", lambda x, y: torch.slice_scatter(x, y[2:4], 0, 0, 2)),
     ("a column written to a copy", "select_scatter", lambda x, y: torch.select_scatter(x, y[3], 1, 4)),
     ("a diagonal written to a copy", "diagonal_scatter", lambda x, y: torch.diagonal_scatter(x, y[:, 2])),
+)
+
+
+def _shifted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    scale, shift = y.chunk(2)
+    return F.layer_norm(x, x.shape[-1:]) * (1 + scale) + x * shift
+
+
+def _shifted_by_one_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    scale, shift = y.unbind(0)
+    return x * scale + x.square() * shift
+
+
+#: Functions of many rows and of two rows whose gradients are sums over them: (name, operator, function).
+REDUCED: tuple[tuple[str, str, Writes], ...] = (
+    ("the variance of rows", "var", lambda x, y: x.var(-1, keepdim=True) * y[:1]),
+    ("the deviation of columns", "std", lambda x, y: x.std(0, correction=0) + y),
+    ("the mean of rows", "mean", lambda x, y: x.mean(-1, keepdim=True).tanh() * y[1:]),
+    ("parts of one parameter", "nn.functional.layer_norm", _shifted),
+    ("rows of one parameter", "unbind", _shifted_by_one_of),
 )
 
 

@@ -253,12 +253,22 @@ def test_overlap(accelerator, declaration, check, device, writes):
     """Compiled code that writes where it also reads gives uncompiled results, and leaves the same memory."""
     rows = [row for row in tables.OVERLAPPING[writes] if tables.claimed(declaration, row[1], "float32")]
     check.that(bool(rows), "the device claims none of the operators of this case")
-    with naming_torch(lambda: _check_overlap(check, Inductor, HOST, rows)):
-        _check_overlap(check, accelerator, device, rows)
+    large = [row for row in tables.LARGE if tables.claimed(declaration, row[1], "float32")] if writes == "alone" else []
+
+    def check_both(accelerator, device):
+        _check_overlap(check, accelerator, device, rows, torch.arange(1.0, 163.0).view(2, 9, 9))
+        for row in large:  # a graph of its own: beside others, few of its threads would run at a time
+            _check_overlap(check, accelerator, device, [row], torch.arange(2.0 * _MATRICES * 25).view(2, -1, 5, 5))
+
+    with naming_torch(lambda: check_both(Inductor, HOST)):
+        check_both(accelerator, device)
 
 
-def _check_overlap(check, accelerator, device, rows) -> None:
-    memory = torch.arange(1.0, 163.0).view(2, 9, 9)
+#: Matrices of five rows, of which all elements are distinct numbers of float32.
+_MATRICES = 81_931
+
+
+def _check_overlap(check, accelerator, device, rows, memory) -> None:
 
     def all_of(*pairs):
         return [run(x, y) for (_, _, run), (x, y) in zip(rows, pairs, strict=True)]
@@ -322,6 +332,36 @@ def test_special(accelerator, declaration, check, device):
     for table in (tables.EXACT, tables.WRITING, tables.CHAINED, tables.WIDE, tables.RUNNING):
         _check_exact(accelerator, declaration, check, device, table)
     _check_gradients(accelerator, declaration, check, device)
+    _check_reduced(accelerator, declaration, check, device)
+
+
+#: Rows over which gradients are summed: more than a group of threads has.
+_MANY_ROWS = 1031
+
+
+def _check_reduced(accelerator, declaration, check, device) -> None:
+    """Check gradients that are sums over many rows, or over the elements of each, in one graph."""
+    rows = [row for row in tables.REDUCED if tables.claimed(declaration, row[1], "float32", Mode.TRAINING)]
+    steps = torch.arange(9.0 * _MANY_ROWS).view(-1, 9) * 29 % 23 / 8 - 1
+
+    def loss(*pairs):
+        found = [run(x, y).mean() for (_, _, run), (x, y) in zip(rows, pairs, strict=True)]
+        return torch.stack(found).dot(torch.arange(2, 2 + len(found)).to(found[0]))
+
+    def gradients(where, dtype, wrap):
+        given = steps, steps[3:5]
+        pairs = [tuple(each.to(where, dtype, copy=True).requires_grad_() for each in given) for _ in rows]
+        wrap(loss)(*pairs).backward()
+        return pairs
+
+    if not rows:
+        return
+    due = gradients(HOST, torch.float64, lambda function: function)
+    with plainly(accelerator) as compiled:
+        found = gradients(device, torch.float32, lambda function: compiled(function, fullgraph=True))
+    for (what, *_), pair, right in zip(rows, found, due, strict=True):
+        for name, actual, wanted in zip("xy", pair, right, strict=True):
+            near(check, f"the gradient of {name} of {what}", actual.grad, wanted.grad, Near.GRADIENTS)
 
 
 def _check_gradients(accelerator, declaration, check, device) -> None:

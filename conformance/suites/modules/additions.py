@@ -129,7 +129,13 @@ def _sequences() -> Iterator[tuple[str, list[ModuleCall]]]:
         many = [_call(kind, _x(*shape, 4), **sizes) for shape in ((2, 131), (131, 1))]
         # PyTorch's database has two layers, both directions and no biases, but none of these together.
         plain = [_call(kind, _x(5, 3, 4), **sizes, **options, bias=False) for options in _without_biases(kind)]
-        yield kind.__name__, [packed, *many, *plain]
+        # A backward may take the layers between the first and the last one another way.
+        deep = [_call(kind, _x(4, 3, 4), **{**sizes, **options}) for options in _DEEP]
+        yield kind.__name__, [packed, *many, *plain, *deep]
+
+
+#: Options of recurrent modules with layers between the first and the last one.
+_DEEP: tuple[dict[str, Any], ...] = ({"num_layers": 3, "bidirectional": False}, {"num_layers": 4})
 
 
 def _without_biases(kind: type[nn.Module]) -> Iterator[dict[str, Any]]:

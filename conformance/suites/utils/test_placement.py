@@ -343,9 +343,31 @@ def _check_sharing(device) -> None:
         assert base.tolist() == [float(n) for n in range(24)], "a deep copy shares memory with its original"
 
 
+def _check_copies(device) -> None:
+    """Check that Python's own copies of tensors and modules are on the device of their originals."""
+    base = torch.arange(24.0, device=device).view(4, 6)
+    kinds = {
+        "a tensor": base,
+        "a view": base.t()[1:4],
+        "a parameter": torch.nn.Parameter(base + 1),
+        "one element": base[2, 3],
+    }
+    for name, tensor in kinds.items():
+        found = copy.copy(tensor)
+        said = f"copy.copy() of {name}"
+        assert found.device == tensor.device, f"{said} is on {found.device}"
+        assert type(found) is type(tensor), f"{said} is a {type(found).__name__}"
+        assert torch.equal(found.cpu(), tensor.cpu()), f"{said} has other values"
+    module = torch.nn.Linear(2, 3, device=device)
+    assert copy.copy(module).weight is module.weight, "copy.copy() of a module has parameters of its own"
+
+
 @case("utils.placement.deep_copy", requires=[MEMORY], level=Level.CORE)
 def test_deep_copy(device):
-    """A deep copy is on the device, is independent of its original, and its parts share memory as the original's do."""
+    """A deep copy is on the device, is independent of its original, and its parts share memory as the original's do.
+
+    A copy that is not deep is on the device, too.
+    """
     module = net(device=device)
     twin = copy.deepcopy(module)
     with torch.no_grad():
@@ -364,3 +386,4 @@ def test_deep_copy(device):
             f"{name} of state_dict() does not share the memory of the module's weight"
         )
     _check_sharing(device)
+    _check_copies(device)

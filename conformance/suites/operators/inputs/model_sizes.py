@@ -673,6 +673,16 @@ def _rolled(dtype: torch.dtype) -> Iterator[Size]:
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
+#: Channels that stand last, more than a group of threads has: not a multiple of a vector, and many.
+_WIDE: Final = (264, 515)
+
+
+def _wide_images(dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Yield images with many channels, which stand last."""
+    for channels in _WIDE:
+        yield whole(2, channels, 5, 6, dtype=dtype).to(memory_format=torch.channels_last)
+
+
 #: Windows of models: of one element, as the last level of a feature pyramid has it, of halving, of first layers.
 _WINDOWS = ((1, 2, 0), (2, 2, 0), (3, 1, 1), (3, 2, 1), (5, 1, 2))
 
@@ -685,6 +695,8 @@ def _pool(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(image.to(memory_format=torch.channels_last) if last else image, (2,))
     for (side, stride, padding), ceil in itertools.product(_WINDOWS, (False, True)):
         yield Size(whole(2, 24, 9, 10, dtype=dtype), (side, stride, padding), _named(ceil_mode=ceil))
+    for image, (side, stride, padding) in itertools.product(_wide_images(dtype), ((2, 2, 0), (3, 2, 1))):
+        yield Size(image, (side, stride, padding))
 
 
 @sizes_of("nn.functional.adaptive_avg_pool2d")
@@ -693,6 +705,8 @@ def _adaptive(dtype: torch.dtype) -> Iterator[Size]:
     yield Size(positive(1, 3, 129, 257, dtype=dtype), (1,))
     for shape in ((_ROWS, 1, 2, 2), (1, _CHANNELS, 33, 5)):
         yield Size(whole(*shape, dtype=dtype), (1,))
+    for image in _wide_images(dtype):
+        yield Size(image, (2,))
 
 
 def _interpolation(mode: str) -> Make:
@@ -702,6 +716,8 @@ def _interpolation(mode: str) -> Make:
         for shape in ((1, 3, 33, 65), (_ROWS, 1, 1, 2)):
             size, corners = tuple(2 * side - 1 for side in shape[2:]), None if mode == "nearest" else False
             yield Size(whole(*shape, dtype=dtype), (size, None, mode, corners))
+        for image in _wide_images(dtype):
+            yield Size(image, ((9, 11), None, mode, None if mode == "nearest" else False))
 
     return make
 

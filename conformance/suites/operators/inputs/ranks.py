@@ -5,7 +5,8 @@ The database has few numbers of dimensions for most operators, and a tensor of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +26,10 @@ from .kinds import of_other_sizes, unlike
 
 #: Numbers from 9640 on are no numbers of other samples.
 _NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR, _FIVE, _BEHIND = 9640, 9653, 9659, 9939, 9940, 9985
-#: Number of the sample of vectors alone.
-_VECTORS = 9995
+#: Number of the sample of vectors alone, and the first one of those whose index has fewer places.
+_VECTORS, _FEWER = 9995, 10060
+#: Places of each dimension of an input: all differ.
+_PLACES = (3, 4, 5, 6, 7)
 #: Samples of an operator with unlike arguments or numbers of dimensions.
 _SAMPLES = 5
 #: Dimensions of what has rows, and of a batch of videos.
@@ -214,3 +217,39 @@ def _with_one_tensor(sample: Call) -> Call | None:
         return first if any(value is tensor for tensor in alike) else value
 
     return sample.with_arguments(mapped(sample.arguments, leaf)) if alike else None
+
+
+@source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.float16, torch.bfloat16, torch.int64), fixed=True)
+def fewer_places(cell: Cell) -> Iterator[Call]:
+    """Yield samples with five dimensions, whose index has fewer places than the input in one of them.
+
+    Kernels that join dimensions may join those of the input and of the index unlike each other.
+    """
+    sample = next(filter(_has_index_of_input, cell.fixed), None) if of_other_sizes(cell) is not None else None
+    if sample is None:
+        return
+    number = _FEWER
+    for along, fewer in ((4, 0), (4, 1), (4, 2), (2, 1), (2, 3), (0, 1), (0, 4)):
+        sizes = [size - 1 if dim == fewer else size for dim, size in enumerate(_PLACES)]
+        index = torch.arange(sizes[along]).flip(0).view([-1 if dim == along else 1 for dim in range(len(sizes))])
+        values = _counted(sizes, cell.dtype)
+        rest = (values if isinstance(each, torch.Tensor) else each for each in sample.args[2:])
+        args = (along, index.expand(sizes).contiguous(), *rest)
+        given = sample.with_arguments((_counted(_PLACES, cell.dtype), args, sample.kwargs))
+        if host_call(cell.info.op, given).comparable:
+            yield replace(given, number=number, source=f"fewer places in dimension {fewer} along {along}")
+        number += 1
+
+
+def _has_index_of_input(sample: Call) -> bool:
+    """Return whether a call has a dimension, then an index with as many dimensions as its input."""
+    if not isinstance(sample.input, torch.Tensor) or len(sample.args) < _MATRIX or type(sample.args[0]) is not int:
+        return False
+    index = sample.args[1]
+    is_index = isinstance(index, torch.Tensor) and index.dtype is torch.int64
+    return is_index and index.dim() == sample.input.dim() == _MATRIX
+
+
+def _counted(sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return small whole numbers of both signs, in an order in which all dimensions differ."""
+    return (torch.arange(math.prod(sizes)) * 40503 % 61 - 30).to(dtype).view(*sizes)

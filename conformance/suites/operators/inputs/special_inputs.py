@@ -28,6 +28,7 @@ from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
 
 from . import forms, large, model_sizes, settings, special_values, tiers, tiny_inputs
+from .comparing import check_call
 from .families import Stage, check, source
 from .kinds import unlike
 from .special_values import FACTORS, Change, is_real, of_values
@@ -50,6 +51,8 @@ _ROUNDED = 1e-9
 _ORDERS = (1.0, 2.0, 3.0, float("inf"))
 #: Number of the samples of ``item``.
 _OF_ITEM = 7000
+#: Numbers of samples of different numbers with NaN.
+_OF_UNIQUE = 10080
 
 
 def _compare(cell: Cell, change: Change) -> None:
@@ -225,6 +228,21 @@ def chosen_among_special(cell: Cell) -> Iterator[Change]:
     if (known.gathers or known.positions) and not known.open_for_specials:
         for sample in model_sizes.calls(cell, trained=False):
             yield replace(special_values.rare(sample, 0, sample.input, torch.nan), in_forms=False)
+
+
+@source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.float16, torch.bfloat16, torch.float64))
+def sorted_with_nan(cell: Cell) -> Iterator[Call]:
+    """Yield short and long vectors of which one element is NaN, for different numbers in order: it comes last.
+
+    How often NaN is among them if it stands there more than once is open.
+    """
+    if cell.info.full_name != "unique":
+        return
+    asked = ({}, {"return_inverse": True, "return_counts": True})
+    for order, (length, place, named) in enumerate(itertools.product((2, 7, 4099), (0, 1), asked)):
+        numbers = (torch.arange(length) * 40503 % 31 - 15).to(cell.dtype)
+        numbers[place] = torch.nan
+        yield Call(_OF_UNIQUE + order, numbers, (), {"sorted": True, **named}, source=f"one NaN among {length} numbers")
 
 
 def check_kernel(cell: Cell, sample: Call) -> None:
