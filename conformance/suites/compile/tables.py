@@ -200,11 +200,10 @@ def _signs(operands: Operands) -> torch.Tensor:
     return parity.flatten().repeat(2, 8)
 
 
-#: Truths that stand for rows, for columns and for elements, by the words for it.
+#: Truths that stand for rows and for columns, by the words for it.
 _MASKS: dict[str, Callable[[Operands, int], torch.Tensor]] = {
     "row": lambda o, width: o.index[:3, None] > 0,
     "column": lambda o, width: o.terms[:1, :width] > 0,
-    "element": lambda o, width: o.terms[:, :width] > 0,
 }
 
 
@@ -543,18 +542,11 @@ def _shifted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x, x.shape[-1:]) * (1 + scale) + x * shift
 
 
-def _shifted_by_one_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    scale, shift = y.unbind(0)
-    return x * scale + x.square() * shift
-
-
 #: Functions of many rows and of two rows whose gradients are sums over them: (name, operator, function).
 REDUCED: tuple[tuple[str, str, Writes], ...] = (
     ("the variance of rows", "var", lambda x, y: x.var(-1, keepdim=True) * y[:1]),
     ("the deviation of columns", "std", lambda x, y: x.std(0, correction=0) + y),
-    ("the mean of rows", "mean", lambda x, y: x.mean(-1, keepdim=True).tanh() * y[1:]),
     ("parts of one parameter", "nn.functional.layer_norm", _shifted),
-    ("rows of one parameter", "unbind", _shifted_by_one_of),
 )
 
 

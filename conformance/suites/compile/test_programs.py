@@ -316,7 +316,7 @@ _ELEMENTWISE = {
 def test_special(accelerator, declaration, check, device):
     """Compiled functions give the host's uncompiled results for NaN, infinities, halves, indices and integers.
 
-    Compiled gradients of functions that write to a part of a copy are the host's, too.
+    Compiled gradients of functions that write to a part of a copy, and of sums over many rows, are the host's, too.
     """
     values = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.25, 1e-30, 3e38])
     left, right = values.repeat_interleave(len(values)).view(9, 9), values.repeat(len(values)).view(9, 9)
