@@ -56,16 +56,26 @@ class Budget:
     once: float = 0.0
 
     def bound(
-        self, exact: torch.Tensor, response: torch.Tensor, dtype: torch.dtype, n: float, *, once: bool = False
+        self,
+        exact: torch.Tensor,
+        response: torch.Tensor,
+        dtype: torch.dtype,
+        n: float,
+        *,
+        once: bool = False,
+        between: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the largest allowed absolute error of every element: float64, in the shape of ``exact``.
 
         ``response`` is the change of the exact value for a relative change of the inputs, in the same shape;
         ``dtype`` is the result's, and ``n`` is the reduction length. With ``once``, one kernel computes the result in
-        the accumulator, and rounds it to the dtype.
+        the accumulator, and rounds it to the dtype. ``between`` is the change for a relative change of what each of
+        several such kernels returns.
         """
         factor: float = COMPLEX_FACTOR if dtype.is_complex else 1.0
         rounding = self.relative(dtype, once=once) * exact.abs()
+        if between is not None:
+            rounding = self._of_steps(rounding, exact.abs(), between, dtype)
         accumulated = unit_roundoff(dtype) if self.accumulator == "result" else accumulator_roundoff(dtype)
         growth = self.conditioning * max(n, 1.0) ** self.length
         conditioning = growth * accumulated * response
@@ -74,6 +84,16 @@ class Budget:
             conditioning = torch.maximum(conditioning, growth * accumulator_roundoff(dtype) * exact.abs())
         bound: torch.Tensor = (rounding + conditioning) * factor + floor(dtype)
         return bound
+
+    def _of_steps(
+        self, usual: torch.Tensor, sizes: torch.Tensor, between: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Return the roundings of several kernels: as the result responds to them, which may be more than usual."""
+        first, unit = self.relative(dtype, once=True) * sizes, unit_roundoff(dtype)
+        # Few changes leave some elements unchanged by chance; the others show the usual response.
+        known = sizes > 0
+        others = (between[known] / sizes[known]).mean() * sizes if bool(known.any()) else between
+        return torch.maximum(2 * unit * between, torch.minimum(first + unit * others, usual))
 
     def relative(self, dtype: torch.dtype, *, once: bool = False) -> float:
         """Return the relative error that roundings may make, without the conditioning."""

@@ -70,7 +70,8 @@ class Exact:
     values that are better than ``value``. ``scale`` has the sizes relative to which results are rounded where the
     exact value is smaller. With ``from_host`` there is no oracle, and ``value`` is the host's own result. With
     ``rounds``, the computation may round also where the host's result is exact by chance. With ``once``, one kernel
-    computes the result, and rounds it once.
+    computes the result, and rounds it once. Where several such kernels do, ``between`` returns the response to
+    relative changes of what each returns; it is called for 16-bit dtypes alone.
     """
 
     value: torch.Tensor
@@ -80,6 +81,7 @@ class Exact:
     from_host: bool = False
     rounds: bool = False
     once: bool = False
+    between: Callable[[], torch.Tensor | None] | None = None
 
     @classmethod
     def of_host(cls, host: torch.Tensor) -> Exact:
@@ -291,7 +293,8 @@ def bound_of(host: torch.Tensor, exact: Exact, budget: Budget, op_class: OpClass
         magnitude = magnitude.abs().max().expand(magnitude.shape)
     if exact.scale is not None:
         magnitude = torch.maximum(magnitude.abs(), exact.scale)
-    return budget.bound(magnitude, response, host.dtype, n, once=exact.once)
+    between = exact.between() if exact.between is not None and budget.once and host.dtype.itemsize == 2 else None
+    return budget.bound(magnitude, response, host.dtype, n, once=exact.once, between=between)
 
 
 def _finite_part(host: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,16 @@ def test_what_is_right_because_it_is_near_the_host_has_no_error_beyond_the_budge
     assert found.ratio <= 1
 
 
+@pytest.mark.parametrize(("response", "units"), [(1.0, 5.0), (3.0, 7.0), (5.0, 10.0), (20.0, 40.0)])
+def test_a_few_kernels_in_16_bits_round_as_the_result_responds(response: float, units: float):
+    exact = torch.ones(4, dtype=torch.float64)
+    budget, u = budget_of(OpClass.TRANSCENDENTAL), unit_roundoff(torch.bfloat16)
+
+    bound = budget.bound(exact, exact, torch.bfloat16, 1.0, between=response * exact)
+
+    assert torch.allclose(bound / u, units * exact, rtol=0.01)
+
+
 @pytest.mark.parametrize("op_class", OpClass)
 def test_every_class_has_a_budget(op_class):
     assert budget_of(op_class).host >= 1

@@ -57,7 +57,8 @@ class Oracle:
     the responses to each input, as changes of several inputs can cancel. With ``rounds_between``, it is at least the
     response to changes of all intermediate results. With ``rounds``, the computation may round also where the host's
     results are all exact. With ``composed``, what it computes from is rounded to the dtype: the response is a size
-    relative to which it rounds. With ``once``, one kernel computes the result, and rounds it once.
+    relative to which it rounds. With ``once``, one kernel computes the result, and rounds it once. With ``steps``, a
+    few such kernels do.
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class Oracle:
         rounds: bool = False,
         composed: bool = False,
         once: bool = False,
+        steps: bool = False,
     ) -> None:
-        self._once = once
+        self._once, self._steps = once, steps
         self._rounds, self._composed = rounds or composed, composed
         self._compute, self._sample, self._apart, self._rounds_between = compute, sample, apart, rounds_between
         self._functions = functions or (lambda: ({}, scales or {}))
@@ -99,7 +101,8 @@ class Oracle:
             response = torch.maximum(response, _USUAL * response.mean()) if response.numel() else response
             scale = response if scale is None else torch.maximum(scale, response)
         respond = functools.partial(self._response, position)
-        return Exact(values[position], respond, elements, scale, rounds=rounds, once=self._once)
+        between = functools.partial(self._between, position) if self._steps else None
+        return Exact(values[position], respond, elements, scale, rounds=rounds, once=self._once, between=between)
 
     @functools.cached_property
     def _repeats(self) -> bool:
@@ -134,6 +137,15 @@ class Oracle:
             found = found + elements.terms(exact_value.shape)
         return found
 
+    def _between(self, position: int) -> torch.Tensor | None:
+        """Return the response of each element to changes of what the kernels return, all of the same size."""
+        return _largest_changes(self._step_probes, position, self.values[position])
+
+    @functools.cached_property
+    def _step_probes(self) -> list[list[list[Any]]]:
+        """Evaluate with intermediate results that change alike, as a kernel of 16 bits computes in float32."""
+        return [[self._evaluate(unchanged, probe, inside=True, alike=True) for probe in range(2 * _PROBES)]]
+
     @functools.cached_property
     def _rough_probes(self) -> list[list[list[Any]]]:
         """Evaluate with changed intermediate results, as every operator between inputs and outputs rounds its own."""
@@ -153,10 +165,10 @@ class Oracle:
         probes = range(_PROBES)
         return [[self._evaluate(lambda tensor: _nudged(tensor, generator), probe) for probe in probes]]
 
-    def _evaluate(self, change: Any = None, seed: int = 0, *, inside: bool = False) -> list[Any]:
+    def _evaluate(self, change: Any = None, seed: int = 0, *, inside: bool = False, alike: bool = False) -> list[Any]:
         """Evaluate in float64; ``change``, if given, is applied to each input, and intermediate results change too."""
         try:
-            intermediates = Intermediates(seed, inside=inside) if change else contextlib.nullcontext()
+            intermediates = Intermediates(seed, inside=inside, alike=alike) if change else contextlib.nullcontext()
             others = unchanged if change is None or self._apart else change
             with wide_defaults():
                 sample = self._wide(change)
@@ -185,15 +197,16 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     """Apply relative changes to the intermediate results of the kernels that PROJECTIONS matches.
 
     If ``inside``, those of all kernels change. ``step`` is half of the largest change; functions such as ``pow``
-    change by more of them (``budgets.steps_of_kernel``).
+    change by more of them (``budgets.steps_of_kernel``), unless all kernels change their results ``alike``.
 
     Such a kernel subtracts from its input the part along some directions. If nothing is left, as for two normalised
     elements, no change of the inputs shows how far the terms cancel; a change of the terms does.
     """
 
-    def __init__(self, seed: int, *, inside: bool = False, step: float = STEP) -> None:
+    def __init__(self, seed: int, *, inside: bool = False, step: float = STEP, alike: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._inside, self._step, self._generator = inside, step, torch.Generator().manual_seed(seed)
+        self._inside, self._step, self._alike = inside, step, alike
+        self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run PyTorch's decomposition of a projection, and change what its operators return."""
@@ -208,7 +221,7 @@ class Intermediates(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         result = func(*args, **kwargs)
         if not self._inside or func.is_view or func._schema.is_mutable:
             return result
-        step = self._step * steps_of_kernel(func.overloadpacket.__name__)
+        step = self._step * (1.0 if self._alike else steps_of_kernel(func.overloadpacket.__name__))
         return mapped(result, functools.partial(self._changed, step=step))
 
     def _changed(self, leaf: Any, *, step: float) -> Any:
@@ -318,7 +331,9 @@ def of_gradients(info: Any, sample: Call, compute: Any, cotangents: list[torch.T
     simple = is_elementwise(info)
     functions = functools.partial(_functions_of_gradients, info, sample, cotangents)
     composed = compositions.has_composed_gradients(info, sample)
-    return Oracle(compute, sample, functions=functions, apart=simple, rounds_between=not simple, composed=composed)
+    return Oracle(
+        compute, sample, functions=functions, apart=simple, rounds_between=not simple, composed=composed, steps=simple
+    )
 
 
 def _functions_of_gradients(info: Any, sample: Call, cotangents: list[torch.Tensor]) -> Functions:
