@@ -158,10 +158,9 @@ def generated_faults() -> str:
                     f"{found['unproven']} ({found['unproven'] / drawn:.0%})",
                     _share(found["reached"]),
                     _share(found["public"]),
-                    _share(deep) if (deep := found.get("deep")) else "–",
                 )
             )
-    headers = ("family", "drawn", "unproven", "over reached", "over the public API", "with the deep tier")
+    headers = ("family", "drawn", "unproven", "over reached", "over the public API")
     return table(headers, rows)
 
 
