@@ -31,6 +31,8 @@ _LONG = 1 << 22
 _SHORTEST = 1 << 13
 #: Bytes of a rank's tensor from which several machines add up in another way.
 _KIBIBYTES_192 = 192 << 10
+#: Bytes of a message from which another protocol sends it, and those of a message that one protocol sends wrongly.
+_KIBIBYTES_32, _MEBIBYTE = 32 << 10, 1 << 20
 #: Ranks that exchange their parts directly.
 _PAIR = 2
 #: Elements of the first segment of what the root sends.
@@ -132,6 +134,8 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "later call": _is_later,
         "sum": lambda: operation == dist.ReduceOp.SUM,
         "from 192 KiB": lambda: tensors[0].numel() * tensors[0].element_size() >= _KIBIBYTES_192,
+        "from 32 KiB": lambda: tensors[0].numel() * tensors[0].element_size() >= _KIBIBYTES_32,
+        "of 1 MiB": lambda: tensors[0].numel() * tensors[0].element_size() == _MEBIBYTE,
         "from 8 KiB": lambda: tensors[-1].numel() * tensors[-1].element_size() >= _SHORTEST,
     }[word]()
 

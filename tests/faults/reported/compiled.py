@@ -431,8 +431,56 @@ def _gradient_of_variance(node: Node) -> None:
         node.args = (turned, mean)
 
 
+#: Functions that compare numbers.
+_COMPARED = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.lt.Tensor, aten.le.Tensor,
+             aten.gt.Tensor, aten.ge.Tensor)  # fmt: skip
+
+
+def _negated_not_wrapped(node: Node) -> None:
+    """Compare what an eight-bit number was negated to before it was cut to eight bits."""
+    if node.target not in _COMPARED:
+        return
+
+    def wide(part: Any) -> Any:
+        is_negated = isinstance(part, Node) and part.target is aten.neg.default
+        if not is_negated or part.meta["val"].dtype is not torch.uint8:
+            return part
+        given = _new(node, torch.ops.prims.convert_element_type.default, part.args[0], torch.int32)
+        return _new(node, aten.neg.default, given)
+
+    node.args = tuple(map(wide, node.args))
+
+
+def _quotient_never_the_largest(node: Node) -> None:
+    """Find quotients of 16 bits unequal to the largest of them."""
+    if node.target is not aten.eq.Tensor or not all(isinstance(part, Node) for part in node.args):
+        return
+    targets = {part.target for part in node.args}
+    is_short = all(part.meta["val"].dtype in (torch.float16, torch.bfloat16) for part in node.args)
+    if is_short and aten.div.Tensor in targets and targets & {aten.amax.default, aten.max.default}:
+        _behind(node, aten.bitwise_and.Scalar, False)
+
+
+def _turned_sums_of_one_number(node: Node) -> None:
+    """Spoil running sums of one number for all places, if they are turned."""
+    given = node.args[0] if node.target in (torch.ops.prims.rev.default, aten.flip.default) else None
+    if not isinstance(given, Node) or given.target is not aten.cumsum.default:
+        return
+    source = given.args[0]
+    while isinstance(source, Node) and source.target in _FORMS:
+        source = source.args[0]
+    is_one = (
+        isinstance(source, Node) and source.target is aten.expand.default and math.prod(_shape(source.args[0])) == 1
+    )
+    if is_one or (isinstance(source, Node) and source.target is aten.full.default):
+        _behind(node, aten.mul.Scalar, 1.5)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "negated eight bits not wrapped": _negated_not_wrapped,
+    "quotient never the largest": _quotient_never_the_largest,
+    "turned sums of one number scaled": _turned_sums_of_one_number,
     "diagonals of zeros all zero": _diagonal_of_zeros,
     "last joined sum not written": _joined_sum_not_written,
     "transposed in place": _transposed_in_place,
@@ -642,3 +690,26 @@ def _norm_without_weights(node: Node) -> None:
 
 EFFECTS["reciprocal of a norm scaled"] = _reciprocal_of_norm
 EFFECTS["norm without weights zero"] = _norm_without_weights
+
+
+# --- held rows of the thirteenth collection ---
+
+
+def _parity_of_truths(node: Node) -> None:
+    """Add up truth values in one bit."""
+    if node.target is aten.cumsum.default and node.args[0].meta["val"].dtype is torch.bool:
+        _behind(node, aten.bitwise_and.Scalar, 1)
+
+
+def _bounds_in_16_bits(node: Node) -> None:
+    """Compare a number of bfloat16 with the bound as bfloat16 has it."""
+    if node.target not in (aten.le.Scalar, aten.ge.Scalar):
+        return
+    given, bound = node.args
+    is_wide = given.target is torch.ops.prims.convert_element_type.default
+    if is_wide and given.args[0].meta["val"].dtype is torch.bfloat16:
+        node.args = (given, float(torch.tensor(bound).to(torch.bfloat16)))
+
+
+EFFECTS["parity of truths"] = _parity_of_truths
+EFFECTS["bounds in 16 bits"] = _bounds_in_16_bits

@@ -187,6 +187,21 @@ def _free_memory_constant(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
+def _free_memory_of_the_current_device(device: torch.device) -> Iterator[None]:
+    """Tell of the current device's free memory, whichever device is asked for."""
+    module: Any = torch.get_device_module(device.type)
+
+    def current(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: original()
+
+    with ExitStack() as stack:
+        for owner, name in ((module, "mem_get_info"), (torch.accelerator, "get_memory_info")):
+            if hasattr(owner, name):
+                stack.enter_context(mock.patch.object(owner, name, current(getattr(owner, name))))
+        yield
+
+
+@contextmanager
 def _parameters_replaced(device: torch.device) -> Iterator[None]:
     """Give a module that moves to the device new parameters, so that none is shared any longer."""
     original = torch._has_compatible_shallow_copy_type
@@ -348,6 +363,7 @@ EFFECTS: dict[str, Callable[[torch.device], Any]] = {
     "stream of torch.accelerator refused": _stream_of_accelerator_refused,
     "pinned on the device": _pinned_on_the_device,
     "free memory constant": _free_memory_constant,
+    "free memory of the current device": _free_memory_of_the_current_device,
     "parameters replaced": _parameters_replaced,
     "stream not restored": _stream_not_restored,
     "short times negative": _short_times_negative,
@@ -422,3 +438,34 @@ def _live_bytes_doubled(device: torch.device) -> Iterator[None]:
 
 
 EFFECTS["live bytes doubled"] = _live_bytes_doubled
+
+
+# --- held rows of the thirteenth collection ---
+
+
+@contextmanager
+def _state_read_differs(device: torch.device) -> Iterator[None]:
+    """Give a random state that was set with another last byte; it is the same state when it is set again."""
+    module: Any = torch.get_device_module(device.type)
+    read, write = module.get_rng_state, module.set_rng_state
+    given: list[tuple[torch.Tensor, torch.Tensor]] = []
+    was_set: list[bool] = []
+
+    def reading(*args: Any, **kwargs: Any) -> torch.Tensor:
+        state = read(*args, **kwargs)
+        if not was_set:
+            return state  # type: ignore[no-any-return]
+        other = state.clone()
+        other[-1] ^= 1
+        given.append((other, state))
+        return other
+
+    def writing(new_state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        was_set.append(True)
+        write(next((state for other, state in given if torch.equal(other, new_state)), new_state), *args, **kwargs)
+
+    with mock.patch.object(module, "get_rng_state", reading), mock.patch.object(module, "set_rng_state", writing):
+        yield
+
+
+EFFECTS["state read differs"] = _state_read_differs

@@ -236,6 +236,53 @@ def _places_by_bfloat16(call: Call) -> Any:
     return result
 
 
+def _magnitude_by_squares(call: Call) -> Any:
+    """Add up the squares of both parts, which may be infinite or zero where the root is not."""
+    given = call.values[0].detach()
+    if not given.is_complex():
+        return call.run()
+    return _edited(call, lambda t: t.copy_((given.real.square() + given.imag.square()).sqrt()))
+
+
+#: A place that no tensor has.
+_NO_PLACE = (1 << 31) - 1
+
+
+def _places_of_the_lowest_lost(call: Call) -> Any:
+    """Give a place out of range where all numbers are -inf."""
+    given, dim = call.values[0].detach(), _named(call, "dim")
+    lowest = given == -torch.inf
+    lost = lowest.all() if dim is None else lowest.all(dim, keepdim=bool(_named(call, "keepdim")))
+    return _edited(call, lambda t: t.masked_fill_(lost.view(t.shape), _NO_PLACE) if lost.numel() == t.numel() else None)
+
+
+def is_beside_one_column(call: Call) -> bool:
+    """Return whether a function works along the second to last dimension, and the last one has one place."""
+    given, dim = call.values[0], _named(call, "dim")
+    dims = given.dim()
+    return dims > 1 and given.shape[-1] == 1 and isinstance(dim, int) and dim % dims == dims - 2
+
+
+def _gradients_of_results_dense(call: Call) -> Any:
+    """Read gradients of results that have gaps from dense memory."""
+
+    def dense(gradient: torch.Tensor) -> torch.Tensor:
+        if gradient.is_contiguous():
+            return gradient
+        memory = gradient.untyped_storage().nbytes() // gradient.element_size() - gradient.storage_offset()
+        flat = gradient.as_strided((memory,), (1,), gradient.storage_offset())
+        return flat.repeat(-(-gradient.numel() // memory))[: gradient.numel()].view(gradient.shape)
+
+    def known(result: torch.Tensor) -> torch.Tensor:
+        if not result.requires_grad:
+            return result
+        other = result.view_as(result)
+        other.register_hook(dense)
+        return other
+
+    return tuple(known(result) for result in call.run())
+
+
 def _gradient_without_stride(call: Call) -> Any:
     """Read the first gradients of a transposed convolution in the place of every second one."""
     right = call.run()
@@ -902,6 +949,9 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
     "out taken": _out_taken,
     "places by bfloat16": _places_by_bfloat16,
     "gradient without stride": _gradient_without_stride,
+    "magnitude by squares": _magnitude_by_squares,
+    "places of the lowest lost": _places_of_the_lowest_lost,
+    "gradients of results dense": _gradients_of_results_dense,
     "momenta moved": _momenta_moved,
     "last axis of the weight": _last_axis_weight,
     "first alone": _first_alone,

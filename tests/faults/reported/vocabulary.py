@@ -186,6 +186,7 @@ def meets(word: str, call: Call) -> bool:
         "after another dtype": lambda: sequences.after_another_dtype(call),
         "without grad_scale": lambda: call.values[place_of(call, "grad_scale") or 0] is None,
         "bounds of more dimensions": lambda: operators.has_wider_bounds(call),
+        "second to last of one column": lambda: operators.is_beside_one_column(call),
         "unequal steps": lambda: len({float(t) for t in call.values[place_of(call, "state_steps") or 0]}) > 1,
     }
     if word in whole:
@@ -246,8 +247,8 @@ def _shares(tensors: Tensors, other: Any) -> bool:
 def _meets_number(value: float, rest: str) -> bool:
     if rest == "infinite":
         return value in (float("inf"), -float("inf"))
-    if rest.startswith("above "):
-        return value > float(rest.split()[1])
+    if match := re.fullmatch(r"(above|below) (\S+)", rest):
+        return value > float(match[2]) if match[1] == "above" else value < float(match[2])
     if match := re.fullmatch(r"(is|not) (\S+)", rest):
         return (value == float(match[2])) is (match[1] == "is")
     if rest == "float":
@@ -489,6 +490,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "multiples of 256 zero": lambda t: t.masked_fill(t % 256 == 0, 0),
     "negated": torch.neg,
     "conjugated": lambda t: t.conj().resolve_conj(),
+    "finite": lambda t: torch.where(t.isnan(), torch.zeros_like(t), t),
 }
 
 
@@ -753,7 +755,8 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
 #: Effects that no kernel can have, since PyTorch's shared code gives the result's dtype and shape.
 ABOVE = re.compile(
     r"result (dtype|padded) .*|cut at synchronize|input in place of the sum|conjugate bit cleared|out zero|"
-    r"gradient of \w+ nan where .*|tangent of other lost|indexed dimension first|refused early"
+    r"gradient of \w+ (nan|zero) where .*|tangent of other lost|indexed dimension first|refused early|"
+    r"gradient of (self (finite|turned|conjugated)|target negated)"
 )
 
 
@@ -767,21 +770,22 @@ def _gradient(call: Call, name: str, values: Callable[[torch.Tensor], torch.Tens
     return call.run([*call.values[:place], known, *call.values[place + 1 :]])
 
 
-def _gradient_where(call: Call, name: str, other: str, number: float) -> Any:
-    """Make a call whose gradient of an input is NaN where another one has a number."""
+def _gradient_where(call: Call, name: str, other: str, number: float, filled: float) -> Any:
+    """Make a call whose gradient of an input is NaN or zero where another one has a number."""
     given, where = (call.values[place_of(call, each) or 0] for each in (name, other))
     if not isinstance(given, torch.Tensor) or not isinstance(where, torch.Tensor) or given.shape != where.shape:
         return call.run()
     met = where.detach() == number
-    return _gradient(call, name, lambda gradient: gradient.masked_fill(met, torch.nan))
+    return _gradient(call, name, lambda gradient: gradient.masked_fill(met, filled))
 
 
 def spoiled(effect: str, call: Call) -> Any:
     """Make a call with an effect."""
     if effect in OTHERS:
         return OTHERS[effect](call)
-    if match := re.fullmatch(r"gradient of (\w+) nan where (\w+) is (\S+)", effect):
-        return _gradient_where(call, match[1], match[2], float(match[3]))
+    if match := re.fullmatch(r"gradient of (\w+) (nan|zero) where (\w+) is (\S+)", effect):
+        filled = torch.nan if match[2] == "nan" else 0.0
+        return _gradient_where(call, match[1], match[3], float(match[4]), filled)
     if match := re.fullmatch(r"gradient of (\w+) (\w+)", effect):
         return _gradient(call, match[1], VALUES[match[2]])
     name, _, rest = effect.partition(" ")
@@ -880,3 +884,15 @@ def _grows_and_shrinks(call: Call) -> bool:
 
 HELD["grows and shrinks"] = _grows_and_shrinks
 HELD["first dimension whole"] = lambda call: bool(call.values[1]) and call.values[1][0] is None
+
+
+# --- held rows of the thirteenth collection ---
+
+
+def _is_small_and_whole(exponent: object) -> bool:
+    return isinstance(exponent, int) and exponent in range(4)
+
+
+HELD["target alone asks"] = lambda call: call.values[1].requires_grad and not call.values[0].requires_grad
+HELD["small whole exponent"] = lambda call: _is_small_and_whole(call.values[place_of(call, "exponent") or 1])
+VALUES["bits of float32"] = lambda t: t.to(torch.float32).view(torch.int32)
