@@ -504,6 +504,84 @@ def test_different_numbers_of_which_one_is_no_number(dtype: str, monkeypatch: py
     red(f"unique[{dtype}-inference]", unsorted_with_nan, "one NaN", monkeypatch)
 
 
+def all_infinite(sample: Call, _: torch.Tensor) -> bool:
+    """Return whether a row has infinities of one sign in all places."""
+    given = sample.input
+    return isinstance(given, torch.Tensor) and given.dim() == 2 and bool(given.isinf().all(-1).any())
+
+
+def out_of_range(found: torch.Tensor) -> None:
+    found.fill_((1 << 31) - 1)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_place_in_a_row_of_one_infinity(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    red(f"{name}[{dtype}-inference]", where(all_infinite, out_of_range), "infinities behind each other", monkeypatch)
+
+
+def base_of_last(leaf: Any) -> Any:
+    """Read an image that has its channels last from the start of its memory."""
+    is_image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4 and not leaf.is_contiguous()
+    if not is_image or not leaf.is_contiguous(memory_format=torch.channels_last):
+        return leaf
+    return leaf.as_strided(leaf.shape, leaf.stride(), 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nn.functional.avg_pool2d", "nn.functional.batch_norm", "nn.functional.conv2d", "nn.functional.pixel_shuffle"],
+)
+def test_an_image_with_its_channels_last_inside_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    red(f"{name}[float32-inference]", only_plain(base_of_last), "channels last with an offset", monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "sum", "count_nonzero"])
+def test_many_truth_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def met(sample: Call, _: torch.Tensor) -> bool:
+        given = sample.input
+        return isinstance(given, torch.Tensor) and given.dtype is torch.bool and given.numel() > 1 << 18
+
+    red(f"{name}[int64-inference]", where(met, lambda result: result.sub_(1)), "sizes of models", monkeypatch)
+
+
+def red_in_training(cell: str, gradients: Callable[..., Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a cell is green with the right gradients, and red with others by a case that says why."""
+    run(f"operators.{cell}")
+    monkeypatch.setattr(execution, "gradients", gradients)
+
+    with pytest.raises(AssertionError, match=message):
+        run(f"operators.{cell}")
+
+
+@pytest.mark.parametrize("name", ["nn.functional.softplus", "nn.functional.gelu", "sigmoid", "sin", "sqrt"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gradient_at_a_usual_point(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = 1.0 if name == "sqrt" else 0.0
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = execution.host_gradients(outputs, inputs, cotangents)
+        return [grad.masked_fill(given == point, 0) for grad, given in zip(found, inputs, strict=True)]
+
+    red_in_training(f"{name}[{dtype}-training]", gradients, "the gradient at", monkeypatch)
+
+
+def test_a_gradient_of_distances_between_two_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = torch.ops.aten._cdist_backward.default
+
+    class Broken(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is backward and 0 < args[3] < 2 and args[3] != 1:
+                args = (*args[:3], 2.0, args[4])
+            return func(*args, **(kwargs or {}))
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        with Broken():
+            return execution.host_gradients(outputs, inputs, cotangents)
+
+    red_in_training("cdist[float32-training]", gradients, "sizes of models", monkeypatch)
+
+
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
@@ -698,6 +776,55 @@ def test_long_and_wide_numbers_in_compiled_code(
 
     with pytest.raises(AssertionError, match=message):
         check_compiled(table, names, broken)
+
+
+class Confused(TorchFunctionMode):
+    """Compares what a function gives as another one gives it, which has taken these values before."""
+
+    def __init__(self, source: str, compared: Sequence[str], change: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.source, self.compared, self.change, self.found = source, compared, change, []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "").strip("_")
+        if name in self.compared and any(args[0] is each for each in self.found):
+            args = (self.change(args[0]), *args[1:])
+        found = func(*args, **(kwargs or {}))
+        if name == self.source:
+            self.found.append(found)
+        return found
+
+
+def not_wrapped(negated: torch.Tensor) -> torch.Tensor:
+    """Return what eight-bit numbers were negated to before they were cut to eight bits."""
+    return torch.where(negated == 0, 0, negated.to(torch.int32) - 256)
+
+
+@pytest.mark.parametrize(
+    ("table", "source", "compared", "change", "message"),
+    [
+        (tables.EXACT, "neg", ["lt", "gt"], not_wrapped, "negated bytes (above|below)"),
+        (tables.CHAINED, "div", ["eq"], lambda quotient: quotient + 0.125, "quotients .* are the largest"),
+        (tables.CHAINED, "cumsum", ["flip"], lambda sums: sums * 1.5, "turned running sums of one number"),
+    ],
+    ids=["bytes", "quotients", "turned"],
+)
+def test_a_value_that_compiled_code_reads_before_it_is_rounded(
+    table: tuple[tables.Row, ...], source: str, compared: Sequence[str], change: Callable[[Any], Any], message: str
+) -> None:
+    def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            with Confused(source, compared, change):
+                return graph(*given)
+
+        return run
+
+    accelerator = SimpleNamespace(get_compile_backend=lambda: compiler)
+    claims = SimpleNamespace(supports=lambda cell: True)
+    check_compiled(table, ["nothing"], begun_again)
+
+    with pytest.raises(AssertionError, match=message):
+        test_programs._check_exact(accelerator, claims, Checker(), torch.device("cpu"), table)
 
 
 def on_copies(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.capabilities import DTYPES
 from conformance.judging.checker import Checker
+from conformance.numerics.trees import tensors
 from conformance.suites.modules import checking, database, planned
 from conformance.suites.operators.cell import quiet
 from conformance.suites.operators.plan.catalogue import operators
@@ -114,9 +115,26 @@ def _middle_layers_scaled(forward):
     return called
 
 
+def _gradients_without_strides(forward):
+    """Read gradients of results from the memory in which they lie as if they had no gaps."""
+
+    def called(self, *inputs):
+        result = forward(self, *inputs)
+        for tensor in tensors(result):
+            if tensor.requires_grad:
+                tensor.register_hook(_misread)
+        return result
+
+    return called
+
+
 @pytest.mark.parametrize(
     ("name", "broken", "said"),
     [
+        *(
+            (name, _gradients_without_strides, "gradients in another order in memory: the gradient of")
+            for name in ("RNN", "GRU", "LSTM")
+        ),
         *((name, _middle_layers_scaled, "gradient of weight_ih_l1") for name in ("RNN", "GRU", "LSTM")),
         ("BatchNorm1d", _stale_buffer, "running_mean"),
         ("Linear", _one_wrong, "result 0 is off"),
@@ -129,10 +147,10 @@ def _middle_layers_scaled(forward):
 def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken, said):
     real, run = getattr(nn, name).forward, checking.run
 
-    def on_the_device(module, call, device, dtype, training):
+    def on_the_device(*arguments, **options):
         with monkeypatch.context() as patch:
             patch.setattr(getattr(nn, name), "forward", broken(real))
-            return run(module, call, device, dtype, training)
+            return run(*arguments, **options)
 
     monkeypatch.setattr(checking, "run", on_the_device)
     drawn = checking.laws._drawn
@@ -163,9 +181,9 @@ class _TwoUnits(TorchDispatchMode):
 def test_roundings_that_a_device_may_have_are_right_where_tanh_is_saturated(monkeypatch, name):
     run = checking.run
 
-    def on_the_device(*arguments):
+    def on_the_device(*arguments, **options):
         with _TwoUnits():
-            return run(*arguments)
+            return run(*arguments, **options)
 
     monkeypatch.setattr(checking, "run", on_the_device)
 

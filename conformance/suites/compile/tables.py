@@ -218,6 +218,12 @@ def _fill(operands: Operands, how: str, width: int) -> torch.Tensor:
     return (operands.terms[:, :width] + 1).masked_fill(_MASKS[how](operands, width), 0)
 
 
+def _largest_quotients(operands: Operands) -> torch.Tensor:
+    """Return which quotients are the largest ones of their rows: each is rounded before it is compared."""
+    quotients = operands.divisors.to(torch.bfloat16) / 3
+    return quotients == quotients.amax(-1, keepdim=True)
+
+
 EXACT: tuple[Row, ...] = (
     ("round", "round", "float32", lambda o: torch.round(o.halves)),
     ("floor", "floor", "float32", lambda o: torch.floor(o.halves)),
@@ -276,6 +282,8 @@ EXACT: tuple[Row, ...] = (
     ("bytes with int8", "add", "int8", lambda o: o.bytes + o.divisors.to(torch.int8)),
     ("bytes and a number", "mul", "uint8", lambda o: o.bytes * 3),
     ("less of bytes", "lt", "uint8", lambda o: o.bytes < o.bytes.t()),
+    ("negated bytes above a number", "gt", "uint8", lambda o: -o.bytes > 100),
+    ("negated bytes below others", "lt", "uint8", lambda o: -o.bytes < o.bytes.t()),
     ("rows of equal bytes", "all", "int8", lambda o: _equal_bytes(o).all(-1)),
     ("rows with unequal bytes", "any", "int8", lambda o: _equal_bytes(o).logical_not().any(-1)),
     ("largest bytes of rows", "amax", "int8", lambda o: o.bytes.view(torch.int8).amax(-1)),
@@ -326,6 +334,9 @@ CHAINED: tuple[Row, ...] = (
     ("products of rows by index", "scatter_reduce.prod", "float32", lambda o: _reduced_by_index(o, "prod")),
     # Inductor calls a library for the running sums. It writes what comes before them as one kernel.
     ("running sums of products", "cumsum", "float32", lambda o: (o.halves * 2).cumsum(-1)),
+    ("turned running sums of one number", "cumsum", "float32",
+     lambda o: o.terms[:1, :1].expand(3, 70).cumsum(-1).flip(-1)),
+    ("which quotients of bfloat16 are the largest", "amax", "bfloat16", _largest_quotients),
     ("running sums of the sums of long rows", "cumsum", "float32",
      lambda o: F.pad(_long_rows(o).sum(-1).cumsum(0), (2, 1), value=3.0)),
 )  # fmt: skip

@@ -25,7 +25,7 @@ from conformance.suites.operators.judge.oracle import Intermediates
 
 from . import database, laws
 from .call import HOST, ModuleCall
-from .layouts import WEIGHTS, Change, arrange_weights, has_weights, layouts
+from .layouts import WEIGHTS, Change, arrange_weights, by_columns, has_weights, layouts
 
 #: Seed of the cotangents, and of modules that draw.
 _SEED = 11
@@ -33,6 +33,8 @@ _SEED = 11
 _ROUGH = 2
 #: Variant of a call with gradients in which the module is in eval().
 EVALUATED = "in eval()"
+#: Variant of a call whose gradients arrive as those of a transposed result do.
+TURNED = "gradients in another order in memory"
 
 
 @functools.cache
@@ -78,6 +80,8 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
         check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
     if has_weights(largest.made(dtype)):
         check_call(check, name, largest, device, dtype, training=training, variant=WEIGHTS)
+    if training and _is_recurrent(largest.made(dtype)):
+        check_call(check, name, largest, device, dtype, training=True, variant=TURNED)
     if training:
         _check_second_backward(check, name, largest, device, dtype)
     if training and database.modes_differ(name):
@@ -114,6 +118,7 @@ def check_call(
         arrange_weights(on_host, on_host, HOST)
     last_call.note_step(last_call.ON_HOST)
     exact = host_run(copy.deepcopy(original), given.arranged(torch.Tensor.contiguous), HOST, torch.float64, training)
+    turned = variant == TURNED
     host = functools.cache(lambda: host_run(on_host, given, HOST, dtype, training))
     if change is not None or variant == WEIGHTS:
         try:
@@ -124,7 +129,7 @@ def check_call(
         if exact.drew:
             laws.check(check, label, SimpleNamespace(original=original, call=given, device=device, dtype=dtype))
             return None
-        found = run(module, given, device, dtype, training)
+        found = run(module, given, device, dtype, training, turned=turned)
     except AssertionError:
         raise
     except Exception:
@@ -145,16 +150,37 @@ def check_call(
     return None
 
 
-def run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype, training: bool) -> Run:
+def _is_recurrent(module: nn.Module) -> bool:
+    """Return whether a module has layers of which PyTorch's database has no operators."""
+    return any(isinstance(part, nn.RNNBase) for part in module.modules())
+
+
+def run(
+    module: nn.Module,
+    call: ModuleCall,
+    device: torch.device,
+    dtype: torch.dtype,
+    training: bool,
+    *,
+    turned: bool = False,
+) -> Run:
     """Call a module on the device under test."""
     last_call.note_step(last_call.ON_DEVICE)
-    found = host_run(module, call, device, dtype, training)
+    found = host_run(module, call, device, dtype, training, turned=turned)
     last_call.note_step(last_call.READING)
     return found
 
 
-def host_run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype, training: bool) -> Run:
-    """Call a module, and run backward from seeded cotangents if ``training``."""
+def host_run(
+    module: nn.Module,
+    call: ModuleCall,
+    device: torch.device,
+    dtype: torch.dtype,
+    training: bool,
+    *,
+    turned: bool = False,
+) -> Run:
+    """Call a module, and run backward from seeded cotangents if ``training``: with ``turned``, stored by columns."""
     inputs, named, wanted = call.on(device, dtype)
     reseed(_SEED, device)
     state = torch.get_rng_state()
@@ -165,7 +191,8 @@ def host_run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: t
     gradients: dict[str, torch.Tensor | None] = {}
     outputs = [tensor for tensor in raw if tensor.requires_grad]
     if training and outputs:
-        torch.autograd.backward(outputs, cotangents(outputs, _SEED))
+        given = cotangents(outputs, _SEED)
+        torch.autograd.backward(outputs, [by_columns(each) for each in given] if turned else given)
         gradients = {f"input {i}": tensor.grad for i, tensor in enumerate(wanted)}
         gradients |= {key: parameter.grad for key, parameter in module.named_parameters()}
     results: dict[str, torch.Tensor | None] = {f"result {i}": plain(tensor) for i, tensor in enumerate(raw)}

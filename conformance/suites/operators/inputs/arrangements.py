@@ -94,6 +94,14 @@ def last_with_gaps(leaf: torch.Tensor) -> torch.Tensor:
     return _filled(transposed(poisoned((*leaf.shape[:-1], leaf.shape[-1] * 2), leaf.dtype))[..., 1::2], leaf)
 
 
+def last_with_offset(leaf: torch.Tensor) -> torch.Tensor:
+    """Return an image with its channels last that begins inside a larger vector; other tensors stay as they are."""
+    if leaf.dim() not in (4, 5) or leaf.numel() < 2:
+        return leaf
+    order = (0, *range(2, leaf.dim()), 1)
+    return with_offset(leaf.permute(order)).permute(0, leaf.dim() - 1, *range(1, leaf.dim() - 1))
+
+
 def expanded_first(leaf: torch.Tensor) -> torch.Tensor:
     """Return a tensor whose first entry stands for all entries of the first dimension, with stride 0."""
     return _expanded(leaf, 0)
@@ -145,6 +153,7 @@ ARRANGEMENTS: dict[str, Change] = {
     ONE_OF_TWO: one_of_two,
     "transposed in memory": transposed,
     "channels last with gaps": last_with_gaps,
+    "channels last with an offset": last_with_offset,
     "with a lazy bit": lazily_negated,
     "transposed, with a lazy bit": adjoint,
 }

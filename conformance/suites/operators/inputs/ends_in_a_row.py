@@ -25,15 +25,23 @@ _LOW = -float("inf")
 _OPERATORS: Final = {
     "logcumsumexp": (-1,), "logsumexp": (-1,), "softmax": (-1,), "log_softmax": (-1,), "amax": (-1,), "amin": (-1,),
 }  # fmt: skip
+#: Operators that give places: PyTorch documents that of equal numbers, the place is that of the first one.
+_PLACES: Final = {"argmax": (-1,), "argmin": (-1,)}
 #: Numbers of a row in which −inf repeats: a warp, and more than one.
 _LENGTHS: Final = (7, 33, 257)
 
 
 @source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.float16, torch.bfloat16), fixed=True)
 def ends_in_a_row(cell: Cell) -> Iterator[Call]:
-    """Yield matrices whose rows have −inf at the start, in the middle, in all places but one, and nowhere."""
-    arguments = _OPERATORS.get(cell.info.full_name)
+    """Yield matrices whose rows have −inf at the start, in the middle, in all places but one, and nowhere.
+
+    For what gives places, two rows have one infinity in all places: a kernel may begin with a place out of range.
+    """
+    name = cell.info.full_name
+    arguments = {**_OPERATORS, **_PLACES}.get(name)
     for order, length in enumerate(_LENGTHS if arguments is not None else ()):
         rows = (torch.arange(4 * length) % 5 - 2).to(cell.dtype).view(4, length)
         rows[0, :-2] = rows[1, 1:-1] = rows[2, : length // 2] = _LOW
+        if name in _PLACES:
+            rows[2], rows[3] = _LOW, -_LOW
         yield Call(_NUMBER + order, rows, arguments or (), source="infinities behind each other")

@@ -49,6 +49,8 @@ _BETWEEN: Final = (41, 81, 161, 321, 641, 1281)
 #: Widths of models: hidden and intermediate sizes of language, vision and speech models. Few are multiples of 1,024.
 _WIDTHS: Final = (768, 896, 1152, 1536, 2304, 2816, 3584, 4608, 4864, 5632, 6144, 6912, 7168, 8960, 9216, 9728,
                   11008, 13824, 14336, 18944, 25600, 27648, 28672)  # fmt: skip
+#: Truth values that are counted: a mask of a batch of long texts, and a few.
+_TRUTHS: Final = (1 << 19) + 21
 #: Dtypes that have one kernel each.
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _DTYPES = (*_FLOATS, torch.int64, torch.int32)
@@ -544,7 +546,8 @@ def _reduced(dtype: torch.dtype) -> Iterator[Size]:
     """Yield long lines and many lines, each with the dimension to reduce; in int64 also a line of truth values."""
     yield from _chosen(dtype)
     if dtype is torch.int64:  # truth values are counted in this dtype, also by operators without a cell of them
-        yield Size(torch.ones(_TERMS, dtype=torch.bool), (0,))
+        for count in (_TERMS, _TRUTHS):
+            yield Size(torch.ones(count, dtype=torch.bool), (0,))
 
 
 @sizes_of("linalg.vector_norm")
@@ -567,7 +570,7 @@ def _distances(dtype: torch.dtype) -> Iterator[Size]:
     # Differences of the coordinates of two points are all unlike: of equal ones, the gradient of the largest is open.
     near = torch.tensor([0, 100, 300]) + torch.arange(31).view(-1, 1)
     far = torch.tensor([40, 170, 1000]) + torch.arange(29).view(-1, 1)
-    for order in (1.0, 2.0, 3.0, math.inf):
+    for order in (1.0, 2.0, 3.0, math.inf, 0.5, 1.5):  # kernels have formulas for ranges of them
         yield Size(near.to(dtype), (far.to(dtype), order))
 
 
