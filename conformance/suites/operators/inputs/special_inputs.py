@@ -238,7 +238,7 @@ def sorted_with_nan(cell: Cell) -> Iterator[Call]:
     """
     if cell.info.full_name != "unique":
         return
-    asked = ({}, {"return_inverse": True, "return_counts": True})
+    asked: tuple[dict[str, bool], ...] = ({}, {"return_inverse": True, "return_counts": True})
     for order, (length, place, named) in enumerate(itertools.product((2, 7, 4099), (0, 1), asked)):
         numbers = (torch.arange(length) * 40503 % 31 - 15).to(cell.dtype)
         numbers[place] = torch.nan
