@@ -99,10 +99,12 @@ def ended(planned: BundledCase, condition: str, accelerator: str) -> Ended:
             if not pid:
                 _child(planned, condition, accelerator, rank, Path(name))
             pids.append(pid)
-        for pid in pids:
-            os.waitpid(pid, 0)
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         files = [Path(name, f"end-{rank}") for rank in range(size)]
-        ends = [pickle.loads(each.read_bytes()) if each.exists() else ("no end", {}, 0.0) for each in files]
+        ends = [
+            pickle.loads(each.read_bytes()) if each.exists() else (f"no end, exit status {status}", {}, 0.0)
+            for each, status in zip(files, statuses, strict=True)
+        ]
     said = [text for text, _, _ in ends if text != "passed"]
     wrong = [text for text in said if text.startswith("AssertionError")]
     counted: dict[str, int] = {}
