@@ -188,10 +188,10 @@ class CaseRunner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Send this worker's peak memory to the controller, and end without another garbage collection."""
+        """Send this worker's peak memory to the controller, and take its objects out of the last collections."""
         if (output := getattr(session.config, "workeroutput", None)) is not None:
             output[peak.OUTPUT] = (self.peak.bytes, self.peak.case)
-            gc.freeze()  # pytest collects ten times at the end of a process, which took seconds of the run
+            gc.freeze()  # pytest collects garbage as it ends, which took seconds with the objects of a whole run
 
     def _deadline(self, case: Case) -> float:
         """Return the case's deadline on the machine as it is now, in seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 import threading
@@ -741,19 +742,39 @@ class Miscompiled(TorchFunctionMode):
         return self.broken(func(*args, **(kwargs or {})))
 
 
-def check_compiled(table: tuple[tables.Row, ...], names: Sequence[str], broken: Callable[..., Any]) -> None:
-    """Check a table with a compiler that breaks these functions."""
+#: Runs a graph with what it is given, right or wrong.
+Run = Callable[[torch.fx.GraphModule, tuple[Any, ...]], Any]
 
-    def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        def run(*given: Any) -> Any:
-            with Miscompiled(names, broken):
-                return graph(*given)
 
-        return run
+def plainly(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
+    return graph(*given)
 
+
+def under(mode: Callable[[], Any]) -> Run:
+    """Return what runs a graph under a mode, which is made for each run."""
+
+    def run(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
+        with mode():
+            return graph(*given)
+
+    return run
+
+
+def compiled_by(run: Run, check: Callable[..., Any], *arguments: Any) -> None:
+    """Check with a compiler that runs graphs so."""
+    with_compiler(lambda graph, _: lambda *given: run(graph, given), check, *arguments)
+
+
+def with_compiler(compiler: Callable[..., Any], check: Callable[..., Any], *arguments: Any) -> None:
+    """Check a device that has a compiler and claims everything."""
     accelerator = SimpleNamespace(get_compile_backend=lambda: compiler)
     claims = SimpleNamespace(supports=lambda cell: True)
-    test_programs._check_exact(accelerator, claims, Checker(), torch.device("cpu"), table)
+    check(accelerator, claims, Checker(), torch.device("cpu"), *arguments)
+
+
+def check_compiled(table: tuple[tables.Row, ...], mode: Callable[[], Any]) -> None:
+    """Check a table with a compiler whose code runs under a mode."""
+    compiled_by(under(mode), test_programs._check_exact, table)
 
 
 @pytest.mark.parametrize(
@@ -772,10 +793,10 @@ def check_compiled(table: tuple[tables.Row, ...], names: Sequence[str], broken: 
 def test_long_and_wide_numbers_in_compiled_code(
     table: tuple[tables.Row, ...], names: Sequence[str], broken: Callable[..., Any], message: str
 ) -> None:
-    check_compiled(table, ["nothing"], broken)
+    check_compiled(table, lambda: Miscompiled(["nothing"], broken))
 
     with pytest.raises(AssertionError, match=message):
-        check_compiled(table, names, broken)
+        check_compiled(table, lambda: Miscompiled(names, broken))
 
 
 class Confused(TorchFunctionMode):
@@ -812,19 +833,10 @@ def not_wrapped(negated: torch.Tensor) -> torch.Tensor:
 def test_a_value_that_compiled_code_reads_before_it_is_rounded(
     table: tuple[tables.Row, ...], source: str, compared: Sequence[str], change: Callable[[Any], Any], message: str
 ) -> None:
-    def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        def run(*given: Any) -> Any:
-            with Confused(source, compared, change):
-                return graph(*given)
-
-        return run
-
-    accelerator = SimpleNamespace(get_compile_backend=lambda: compiler)
-    claims = SimpleNamespace(supports=lambda cell: True)
-    check_compiled(table, ["nothing"], begun_again)
+    check_compiled(table, contextlib.nullcontext)
 
     with pytest.raises(AssertionError, match=message):
-        test_programs._check_exact(accelerator, claims, Checker(), torch.device("cpu"), table)
+        check_compiled(table, lambda: Confused(source, compared, change))
 
 
 def on_copies(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
@@ -843,71 +855,38 @@ def stale_results(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
 @pytest.mark.parametrize("writes", list(tables.OVERLAPPING))
 @pytest.mark.parametrize(("broken", "message"), [(on_copies, "after"), (stale_results, "the result of")])
 def test_compiled_code_that_reads_or_writes_other_memory(writes: str, broken: Callable[..., Any], message: str) -> None:
-    def check(run: Callable[..., Any]) -> None:
-        accelerator = SimpleNamespace(get_compile_backend=lambda: lambda graph, _: lambda *given: run(graph, given))
-        claims = SimpleNamespace(supports=lambda cell: True)
-        test_programs.test_overlap(accelerator, claims, Checker(), torch.device("cpu"), writes)
-
-    check(lambda graph, given: graph(*given))
+    compiled_by(plainly, test_programs.test_overlap, writes)
 
     with pytest.raises(AssertionError, match=message):
-        check(broken)
+        compiled_by(broken, test_programs.test_overlap, writes)
 
 
-def zeros_written(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
-    """Give zeros for a part of zeros that is written to a copy, as of a gradient."""
+class ZerosWritten(TorchDispatchMode):
+    """Gives zeros for a part of zeros that is written to a copy, as of a gradient."""
 
-    class Broken(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found = func(*args, **(kwargs or {}))
-            is_part = func is torch.ops.aten.slice_scatter.default
-            return found * 0 if is_part and not bool(args[1].any()) else found
-
-    with Broken():
-        return graph(*given)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        is_part = func is torch.ops.aten.slice_scatter.default
+        return found * 0 if is_part and not bool(args[1].any()) else found
 
 
-def test_a_compiled_gradient_of_a_part_that_was_written() -> None:
-    def check(run: Callable[..., Any]) -> None:
-        def compiler(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-            return make_boxed_func(lambda *given: run(graph, given))
+class Turned(TorchDispatchMode):
+    """Turns the results of the calls that are met."""
 
-        backend = aot_autograd(fw_compiler=compiler)
-        accelerator = SimpleNamespace(get_compile_backend=lambda: backend)
-        claims = SimpleNamespace(supports=lambda cell: True)
-        test_programs._check_gradients(accelerator, claims, Checker(), torch.device("cpu"))
+    def __init__(self, met: Callable[[Any, Any], bool]) -> None:
+        super().__init__()
+        self.met = met
 
-    check(lambda graph, given: graph(*given))
-
-    with pytest.raises(AssertionError, match="the gradient of x of rows written to a copy"):
-        check(zeros_written)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found.flip(-1) if self.met(func, args) else found
 
 
-def check_gradients(run: Callable[..., Any], check: Callable[..., Any]) -> None:
-    """Check gradients with a compiler that runs graphs so."""
-
-    def compiler(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        return make_boxed_func(lambda *given: run(graph, given))
-
-    backend = aot_autograd(fw_compiler=compiler)
-    accelerator = SimpleNamespace(get_compile_backend=lambda: backend)
-    claims = SimpleNamespace(supports=lambda cell: True)
-    check(accelerator, claims, Checker(), torch.device("cpu"))
-
-
-def breaking(met: Callable[[Any, Any], bool]) -> Callable[..., Any]:
-    """Return what runs a graph and turns the results of the calls that are met."""
-
-    class Broken(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found = func(*args, **(kwargs or {}))
-            return found.flip(-1) if met(func, args) else found
-
-    def run(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
-        with Broken():
-            return graph(*given)
-
-    return run
+def check_gradients(mode: Callable[[], Any], check: Callable[..., Any]) -> None:
+    """Check gradients with a compiler whose code, forward and backward, runs under a mode."""
+    run = under(mode)
+    backend = aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(lambda *given: run(graph, given)))
+    with_compiler(backend, check)
 
 
 def distances_from_a_mean(func: Any, args: Any) -> bool:
@@ -919,14 +898,21 @@ def joined_rows(func: Any, args: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("met", "message"),
-    [(distances_from_a_mean, "gradient of x of the variance"), (joined_rows, "gradient of y of parts of one")],
+    ("check", "mode", "message"),
+    [
+        (test_programs._check_gradients, ZerosWritten, "the gradient of x of rows written to a copy"),
+        (test_programs._check_reduced, lambda: Turned(distances_from_a_mean), "gradient of x of the variance"),
+        (test_programs._check_reduced, lambda: Turned(joined_rows), "gradient of y of parts of one"),
+    ],
+    ids=["written", "variance", "joined"],
 )
-def test_a_compiled_gradient_of_sums_over_many_rows(met: Callable[..., bool], message: str) -> None:
-    check_gradients(breaking(lambda *_: False), test_programs._check_reduced)
+def test_a_compiled_gradient_of_written_parts_and_of_sums_over_many_rows(
+    check: Callable[..., Any], mode: Callable[[], Any], message: str
+) -> None:
+    check_gradients(contextlib.nullcontext, check)
 
     with pytest.raises(AssertionError, match=message):
-        check_gradients(breaking(met), test_programs._check_reduced)
+        check_gradients(mode, check)
 
 
 class Filling(TorchFunctionMode):
@@ -938,19 +924,10 @@ class Filling(TorchFunctionMode):
 
 
 def test_a_mask_of_compiled_code_that_stands_for_rows() -> None:
-    def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        def run(*given: Any) -> Any:
-            with Filling():
-                return graph(*given)
-
-        return run
-
-    accelerator = SimpleNamespace(get_compile_backend=lambda: compiler)
-    claims = SimpleNamespace(supports=lambda cell: True)
-    check_compiled(tables.CHAINED, ["nothing"], begun_again)
+    check_compiled(tables.CHAINED, contextlib.nullcontext)
 
     with pytest.raises(AssertionError, match="filled by one truth for each row"):
-        test_programs._check_exact(accelerator, claims, Checker(), torch.device("cpu"), tables.CHAINED)
+        check_compiled(tables.CHAINED, Filling)
 
 
 def read_after_the_write(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
@@ -964,13 +941,8 @@ def read_after_the_write(graph: torch.fx.GraphModule, given: tuple[Any, ...]) ->
 
 
 def test_compiled_code_that_reads_what_it_wrote_to_a_large_input() -> None:
-    def check(run: Callable[..., Any]) -> None:
-        accelerator = SimpleNamespace(get_compile_backend=lambda: lambda graph, _: lambda *given: run(graph, given))
-        claims = SimpleNamespace(supports=lambda cell: True)
-        test_programs.test_overlap(accelerator, claims, Checker(), torch.device("cpu"), "alone")
-
     with pytest.raises(AssertionError, match="matrices transposed in place"):
-        check(read_after_the_write)
+        compiled_by(read_after_the_write, test_programs.test_overlap, "alone")
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

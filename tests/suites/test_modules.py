@@ -147,10 +147,10 @@ def _gradients_without_strides(forward):
 def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken, said):
     real, run = getattr(nn, name).forward, checking.run
 
-    def on_the_device(*arguments, **options):
+    def on_the_device(module, call, device, dtype, training):
         with monkeypatch.context() as patch:
             patch.setattr(getattr(nn, name), "forward", broken(real))
-            return run(*arguments, **options)
+            return run(module, call, device, dtype, training)
 
     monkeypatch.setattr(checking, "run", on_the_device)
     drawn = checking.laws._drawn
@@ -181,9 +181,9 @@ class _TwoUnits(TorchDispatchMode):
 def test_roundings_that_a_device_may_have_are_right_where_tanh_is_saturated(monkeypatch, name):
     run = checking.run
 
-    def on_the_device(*arguments, **options):
+    def on_the_device(*arguments):
         with _TwoUnits():
-            return run(*arguments, **options)
+            return run(*arguments)
 
     monkeypatch.setattr(checking, "run", on_the_device)
 

@@ -247,6 +247,10 @@ def test_mutation(accelerator, check, device):
     check.equal(given[3].cpu(), torch.tensor([1.0, 2.0, 3.0, -1.0, -1.0, -1.0]), "the input of a view written to")
 
 
+#: Matrices of five rows, of which all elements are distinct numbers of float32.
+_MATRICES = 81_931
+
+
 @case("compile.overlap", requires=[COMPILE, DTYPE.on("float32")], axes={"writes": tuple(tables.OVERLAPPING)},
       deadline=DEADLINE)  # fmt: skip
 def test_overlap(accelerator, declaration, check, device, writes):
@@ -264,12 +268,7 @@ def test_overlap(accelerator, declaration, check, device, writes):
         check_both(accelerator, device)
 
 
-#: Matrices of five rows, of which all elements are distinct numbers of float32.
-_MATRICES = 81_931
-
-
 def _check_overlap(check, accelerator, device, rows, memory) -> None:
-
     def all_of(*pairs):
         return [run(x, y) for (_, _, run), (x, y) in zip(rows, pairs, strict=True)]
 
@@ -341,51 +340,51 @@ _MANY_ROWS = 1031
 
 def _check_reduced(accelerator, declaration, check, device) -> None:
     """Check gradients that are sums over many rows, or over the elements of each, in one graph."""
-    rows = [row for row in tables.REDUCED if tables.claimed(declaration, row[1], "float32", Mode.TRAINING)]
     steps = torch.arange(9.0 * _MANY_ROWS).view(-1, 9) * 29 % 23 / 8 - 1
+    given = steps, steps[3:5]
 
-    def loss(*pairs):
-        found = [run(x, y).mean() for (_, _, run), (x, y) in zip(rows, pairs, strict=True)]
-        return torch.stack(found).dot(torch.arange(2, 2 + len(found)).to(found[0]))
+    def losses(results):
+        return torch.stack([each.mean() for each in results])
 
-    def gradients(where, dtype, wrap):
-        given = steps, steps[3:5]
-        pairs = [tuple(each.to(where, dtype, copy=True).requires_grad_() for each in given) for _ in rows]
-        wrap(loss)(*pairs).backward()
-        return pairs
-
-    if not rows:
-        return
-    due = gradients(HOST, torch.float64, lambda function: function)
-    with plainly(accelerator) as compiled:
-        found = gradients(device, torch.float32, lambda function: compiled(function, fullgraph=True))
-    for (what, *_), pair, right in zip(rows, found, due, strict=True):
-        for name, actual, wanted in zip("xy", pair, right, strict=True):
-            near(check, f"the gradient of {name} of {what}", actual.grad, wanted.grad, Near.GRADIENTS)
+    for what, found, due in _gradients(accelerator, declaration, device, tables.REDUCED, given, losses, torch.float64):
+        near(check, what, found, due, Near.GRADIENTS)
 
 
 def _check_gradients(accelerator, declaration, check, device) -> None:
     """Check the gradients of sums of all functions that write to a part of a copy, in one graph."""
-    rows = [row for row in tables.MOVING if tables.claimed(declaration, row[1], "float32", Mode.TRAINING)]
-    steps = torch.arange(162.0) * 29 % 23 - 11
+    given = (torch.arange(162.0) * 29 % 23 - 11).view(2, 9, 9)
 
-    def loss(*pairs):
+    def losses(results):
         # One sum, so that a compiler writes few kernels. Its gradient is one number that repeats for each function.
-        return torch.stack([run(x, y) for (_, _, run), (x, y) in zip(rows, pairs, strict=True)]).sum((1, 2))
+        return torch.stack(results).sum((1, 2))
 
-    def gradients(where, wrap):
-        pairs = [tuple(each.to(where).requires_grad_() for each in steps.view(2, 9, 9)) for _ in rows]
-        wrap(loss)(*pairs).backward(torch.arange(2.0, 2 + len(rows)).to(where))
-        return pairs
+    for what, found, due in _gradients(accelerator, declaration, device, tables.MOVING, given, losses, torch.float32):
+        _check_same(check, what, found.cpu(), due)
 
+
+def _gradients(accelerator, declaration, device, table, given, losses, dtype):
+    """Yield the gradients by both operands of each function: the compiled ones, and the host's uncompiled in a dtype.
+
+    ``losses`` makes a number of each function's result.
+    """
+    rows = [row for row in table if tables.claimed(declaration, row[1], "float32", Mode.TRAINING)]
     if not rows:
         return
-    due = gradients(HOST, lambda function: function)
+
+    def all_of(*pairs):
+        return losses([run(x, y) for (_, _, run), (x, y) in zip(rows, pairs, strict=True)])
+
+    def gradients(where, dtype, wrap):
+        pairs = [tuple(each.to(where, dtype, copy=True).requires_grad_() for each in given) for _ in rows]
+        wrap(all_of)(*pairs).backward(torch.arange(2, 2 + len(rows), device=where, dtype=dtype))
+        return pairs
+
+    due = gradients(HOST, dtype, lambda function: function)
     with plainly(accelerator) as compiled:
-        found = gradients(device, lambda function: compiled(function, fullgraph=True))
+        found = gradients(device, torch.float32, lambda function: compiled(function, fullgraph=True))
     for (what, *_), pair, right in zip(rows, found, due, strict=True):
         for name, actual, wanted in zip("xy", pair, right, strict=True):
-            _check_same(check, f"the gradient of {name} of {what}", actual.grad.cpu(), wanted.grad)
+            yield f"the gradient of {name} of {what}", actual.grad, wanted.grad
 
 
 def _check_exact(accelerator, declaration, check, device, table) -> None:

@@ -18,7 +18,10 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """Constructor of a module with its arguments, and the arguments of one forward, in float64 on the host."""
+    """Constructor of a module with its arguments, and the arguments of one forward, in float64 on the host.
+
+    With ``turned``, the gradients of its results are stored by columns, as those of transposed results are.
+    """
 
     kind: Callable[..., nn.Module]
     given: tuple[Any, ...]
@@ -26,6 +29,7 @@ class ModuleCall:
     inputs: tuple[Any, ...]
     named: dict[str, Any]
     label: str = ""
+    turned: bool = False
 
     def made(self, dtype: torch.dtype) -> nn.Module:
         """Return the module in float64 on the host, with parameters that ``dtype`` can represent."""

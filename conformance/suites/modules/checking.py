@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +33,7 @@ _SEED = 11
 _ROUGH = 2
 #: Variant of a call with gradients in which the module is in eval().
 EVALUATED = "in eval()"
-#: Variant of a call whose gradients arrive as those of a transposed result do.
+#: Variant of a call with ``ModuleCall.turned``.
 TURNED = "gradients in another order in memory"
 
 
@@ -78,9 +78,10 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
     largest = max(chosen, key=lambda call: sum(tensor.numel() for tensor in call.tensors))
     for layout, change in layouts(largest).items():
         check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
-    if has_weights(largest.made(dtype)):
+    made = largest.made(dtype)
+    if has_weights(made):
         check_call(check, name, largest, device, dtype, training=training, variant=WEIGHTS)
-    if training and _is_recurrent(largest.made(dtype)):
+    if training and _is_recurrent(made):
         check_call(check, name, largest, device, dtype, training=True, variant=TURNED)
     if training:
         _check_second_backward(check, name, largest, device, dtype)
@@ -101,8 +102,8 @@ def check_call(
 ) -> Exception | None:
     """Compare one call, in train() and with gradients if ``training``, else in eval() without.
 
-    ``variant`` names the layout that ``change`` gives to the inputs, or is ``WEIGHTS``, or ``EVALUATED``: eval() with
-    gradients.
+    ``variant`` names the layout that ``change`` gives to the inputs, or is ``WEIGHTS``, ``TURNED``, or ``EVALUATED``:
+    eval() with gradients.
     Return the host's exception for a call that neither the device nor the host computes in this dtype and layout.
     """
     original, given = call.made(dtype).train(training and variant != EVALUATED), call.rounded(dtype)
@@ -118,7 +119,6 @@ def check_call(
         arrange_weights(on_host, on_host, HOST)
     last_call.note_step(last_call.ON_HOST)
     exact = host_run(copy.deepcopy(original), given.arranged(torch.Tensor.contiguous), HOST, torch.float64, training)
-    turned = variant == TURNED
     host = functools.cache(lambda: host_run(on_host, given, HOST, dtype, training))
     if change is not None or variant == WEIGHTS:
         try:
@@ -129,7 +129,7 @@ def check_call(
         if exact.drew:
             laws.check(check, label, SimpleNamespace(original=original, call=given, device=device, dtype=dtype))
             return None
-        found = run(module, given, device, dtype, training, turned=turned)
+        found = run(module, replace(given, turned=variant == TURNED), device, dtype, training)
     except AssertionError:
         raise
     except Exception:
@@ -155,32 +155,16 @@ def _is_recurrent(module: nn.Module) -> bool:
     return any(isinstance(part, nn.RNNBase) for part in module.modules())
 
 
-def run(
-    module: nn.Module,
-    call: ModuleCall,
-    device: torch.device,
-    dtype: torch.dtype,
-    training: bool,
-    *,
-    turned: bool = False,
-) -> Run:
+def run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype, training: bool) -> Run:
     """Call a module on the device under test."""
     last_call.note_step(last_call.ON_DEVICE)
-    found = host_run(module, call, device, dtype, training, turned=turned)
+    found = host_run(module, call, device, dtype, training)
     last_call.note_step(last_call.READING)
     return found
 
 
-def host_run(
-    module: nn.Module,
-    call: ModuleCall,
-    device: torch.device,
-    dtype: torch.dtype,
-    training: bool,
-    *,
-    turned: bool = False,
-) -> Run:
-    """Call a module, and run backward from seeded cotangents if ``training``: with ``turned``, stored by columns."""
+def host_run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: torch.dtype, training: bool) -> Run:
+    """Call a module, and run backward from seeded cotangents if ``training``."""
     inputs, named, wanted = call.on(device, dtype)
     reseed(_SEED, device)
     state = torch.get_rng_state()
@@ -192,7 +176,7 @@ def host_run(
     outputs = [tensor for tensor in raw if tensor.requires_grad]
     if training and outputs:
         given = cotangents(outputs, _SEED)
-        torch.autograd.backward(outputs, [by_columns(each) for each in given] if turned else given)
+        torch.autograd.backward(outputs, [by_columns(each) for each in given] if call.turned else given)
         gradients = {f"input {i}": tensor.grad for i, tensor in enumerate(wanted)}
         gradients |= {key: parameter.grad for key, parameter in module.named_parameters()}
     results: dict[str, torch.Tensor | None] = {f"result {i}": plain(tensor) for i, tensor in enumerate(raw)}

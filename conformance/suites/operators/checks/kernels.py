@@ -8,7 +8,6 @@ values, other numbers, shapes that do not fit. A device that has other kernels r
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -25,7 +24,7 @@ from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, host_gradients, settled
 from conformance.suites.operators.calls.facts import facts, kernel_facts
 from conformance.suites.operators.calls.passes import PLAIN
-from conformance.suites.operators.inputs import arrangements, special_inputs, tiny_inputs, variants
+from conformance.suites.operators.inputs import arrangements, model_sizes, special_inputs, tiny_inputs, variants
 from conformance.suites.operators.inputs.arrangements import transposed
 from conformance.suites.operators.inputs.comparing import check_supported
 from conformance.suites.operators.inputs.elsewhere import CHANGE, do_elsewhere
@@ -59,28 +58,26 @@ def check(cell: Cell, samples: list[Call]) -> None:
 
 # --- kernels that are called by name ---
 
+#: Largest factor in a product of eight bits. Two products of these fit in 16 bits: with larger ones, hosts whose
+#: processor adds pairs there stop at their end.
+_MOST = 60
+
 
 def _eight_bit_products(dtype: torch.dtype) -> Iterator[Call]:
     """Yield matrices whose product in eight bits has 32 bits; those of a number of rows that CUDA takes come first."""
     for rows, terms, columns in ((17, 16, 16), (33, 40, 24), (3, 64, 8)):
-        left, right = (_whole(*shape).to(dtype) for shape in ((rows, terms), (terms, columns)))
+        left, right = (
+            model_sizes.whole(*shape, dtype=dtype, most=_MOST) for shape in ((rows, terms), (terms, columns))
+        )
         for first, second in ((left, right), (left, transposed(right)), (transposed(left), right)):
             yield Call(0, first, (second,), source=f"{rows} x {terms} x {columns}")
 
 
 def _activated(dtype: torch.dtype) -> Iterator[Call]:
     """Yield a bias and the factors of a product that is rectified, with one of the factors transposed in memory."""
-    bias, left, right = (_whole(*shape).to(dtype) / 64 for shape in ((9,), (5, 33), (33, 9)))
+    bias, left, right = (model_sizes.whole(*shape, dtype=dtype, most=_MOST) / 64 for shape in ((9,), (5, 33), (33, 9)))
     for first, second in ((left, right), (left, transposed(right)), (transposed(left), right)):
         yield Call(0, bias, (first, second), source="5 x 33 x 9")
-
-
-def _whole(*shape: int) -> torch.Tensor:
-    """Return whole numbers from -60 to 60, in an order in which rows and columns differ.
-
-    Two products of these fit in 16 bits: with larger ones, hosts whose processor adds pairs there stop at their end.
-    """
-    return (torch.arange(math.prod(shape)) * 40503 % 121 - 60).view(shape)
 
 
 #: Kernels that libraries call by name and no public function calls, by the operator to which each belongs.

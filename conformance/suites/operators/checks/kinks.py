@@ -34,7 +34,7 @@ _POINTS = (0.0, 0.5, 1.0, 2.0, 3.0, 6.0)
 _BESIDE = 1e-9
 #: Difference of the two derivatives that is a kink, and largest derivative beside one: a pole is none.
 _KINK, _STEEP = 1e-2, 100.0
-#: Share of a derivative by which one at a point without a kink may be off: others compare digits.
+#: Share of a derivative by which one at a point without a kink may be off: the other families compare digits.
 _ROUGH = 2.0**-5
 #: Samples of an operator, each with other kinds of arguments.
 _SAMPLES = 4

@@ -98,8 +98,7 @@ def last_with_offset(leaf: torch.Tensor) -> torch.Tensor:
     """Return an image with its channels last that begins inside a larger vector; other tensors stay as they are."""
     if leaf.dim() not in (4, 5) or leaf.numel() < 2:
         return leaf
-    order = (0, *range(2, leaf.dim()), 1)
-    return with_offset(leaf.permute(order)).permute(0, leaf.dim() - 1, *range(1, leaf.dim() - 1))
+    return with_offset(leaf.movedim(1, -1)).movedim(-1, 1)
 
 
 def expanded_first(leaf: torch.Tensor) -> torch.Tensor:

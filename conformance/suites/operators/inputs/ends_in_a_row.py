@@ -21,12 +21,10 @@ from .families import source
 #: Numbers from 9590 on are no numbers of other samples.
 _NUMBER = 9590
 _LOW = -float("inf")
-#: Operators whose result PyTorch defines for such rows, with what stands behind the tensor.
-_OPERATORS: Final = {
-    "logcumsumexp": (-1,), "logsumexp": (-1,), "softmax": (-1,), "log_softmax": (-1,), "amax": (-1,), "amin": (-1,),
-}  # fmt: skip
+#: Operators of a tensor and a dimension whose result PyTorch defines for such rows.
+_OPERATORS: Final = frozenset({"logcumsumexp", "logsumexp", "softmax", "log_softmax", "amax", "amin"})
 #: Operators that give places: PyTorch documents that of equal numbers, the place is that of the first one.
-_PLACES: Final = {"argmax": (-1,), "argmin": (-1,)}
+_PLACES: Final = frozenset({"argmax", "argmin"})
 #: Numbers of a row in which −inf repeats: a warp, and more than one.
 _LENGTHS: Final = (7, 33, 257)
 
@@ -38,10 +36,9 @@ def ends_in_a_row(cell: Cell) -> Iterator[Call]:
     For what gives places, two rows have one infinity in all places: a kernel may begin with a place out of range.
     """
     name = cell.info.full_name
-    arguments = {**_OPERATORS, **_PLACES}.get(name)
-    for order, length in enumerate(_LENGTHS if arguments is not None else ()):
+    for order, length in enumerate(_LENGTHS if name in _OPERATORS | _PLACES else ()):
         rows = (torch.arange(4 * length) % 5 - 2).to(cell.dtype).view(4, length)
         rows[0, :-2] = rows[1, 1:-1] = rows[2, : length // 2] = _LOW
         if name in _PLACES:
             rows[2], rows[3] = _LOW, -_LOW
-        yield Call(_NUMBER + order, rows, arguments or (), source="infinities behind each other")
+        yield Call(_NUMBER + order, rows, (-1,), source="infinities behind each other")

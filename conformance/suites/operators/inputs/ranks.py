@@ -5,8 +5,7 @@ The database has few numbers of dimensions for most operators, and a tensor of i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from conformance.suites.operators.calls.classes import is_elementwise
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
-from . import arrangements, variants
+from . import arrangements, model_sizes, variants
 from .comparing import check_call, check_with_forms
 from .families import Stage, source
 from .kinds import of_other_sizes, unlike
@@ -28,8 +27,8 @@ from .kinds import of_other_sizes, unlike
 _NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR, _FIVE, _BEHIND = 9640, 9653, 9659, 9939, 9940, 9985
 #: Number of the sample of vectors alone, and the first one of those whose index has fewer places.
 _VECTORS, _FEWER = 9995, 10060
-#: Places of each dimension of an input: all differ.
-_PLACES = (3, 4, 5, 6, 7)
+#: Places of each dimension of an input, all unlike, and its largest number.
+_PLACES, _LARGEST = (3, 4, 5, 6, 7), 30
 #: Samples of an operator with unlike arguments or numbers of dimensions.
 _SAMPLES = 5
 #: Dimensions of what has rows, and of a batch of videos.
@@ -228,16 +227,16 @@ def fewer_places(cell: Cell) -> Iterator[Call]:
     sample = next(filter(_has_index_of_input, cell.fixed), None) if of_other_sizes(cell) is not None else None
     if sample is None:
         return
-    number = _FEWER
+    number, given = _FEWER, model_sizes.whole(*_PLACES, dtype=cell.dtype, most=_LARGEST)
     for along, fewer in ((4, 0), (4, 1), (4, 2), (2, 1), (2, 3), (0, 1), (0, 4)):
         sizes = [size - 1 if dim == fewer else size for dim, size in enumerate(_PLACES)]
         index = torch.arange(sizes[along]).flip(0).view([-1 if dim == along else 1 for dim in range(len(sizes))])
-        values = _counted(sizes, cell.dtype)
+        values = model_sizes.whole(*sizes, dtype=cell.dtype, most=_LARGEST)
         rest = (values if isinstance(each, torch.Tensor) else each for each in sample.args[2:])
         args = (along, index.expand(sizes).contiguous(), *rest)
-        given = sample.with_arguments((_counted(_PLACES, cell.dtype), args, sample.kwargs))
-        if host_call(cell.info.op, given).comparable:
-            yield replace(given, number=number, source=f"fewer places in dimension {fewer} along {along}")
+        found = sample.with_arguments((given, args, sample.kwargs))
+        if host_call(cell.info.op, found).comparable:
+            yield replace(found, number=number, source=f"fewer places in dimension {fewer} along {along}")
         number += 1
 
 
@@ -248,8 +247,3 @@ def _has_index_of_input(sample: Call) -> bool:
     index = sample.args[1]
     is_index = isinstance(index, torch.Tensor) and index.dtype is torch.int64
     return is_index and index.dim() == sample.input.dim() == _MATRIX
-
-
-def _counted(sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return small whole numbers of both signs, in an order in which all dimensions differ."""
-    return (torch.arange(math.prod(sizes)) * 40503 % 61 - 30).to(dtype).view(*sizes)

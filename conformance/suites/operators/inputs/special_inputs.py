@@ -51,8 +51,8 @@ _ROUNDED = 1e-9
 _ORDERS = (1.0, 2.0, 3.0, float("inf"))
 #: Number of the samples of ``item``.
 _OF_ITEM = 7000
-#: Numbers of samples of different numbers with NaN.
-_OF_UNIQUE = 10080
+#: Numbers of samples of different numbers with NaN, and the largest of these.
+_OF_UNIQUE, _LARGEST_OF_UNIQUE = 10080, 15
 
 
 def _compare(cell: Cell, change: Change) -> None:
@@ -240,7 +240,7 @@ def sorted_with_nan(cell: Cell) -> Iterator[Call]:
         return
     asked: tuple[dict[str, bool], ...] = ({}, {"return_inverse": True, "return_counts": True})
     for order, (length, place, named) in enumerate(itertools.product((2, 7, 4099), (0, 1), asked)):
-        numbers = (torch.arange(length) * 40503 % 31 - 15).to(cell.dtype)
+        numbers = model_sizes.whole(length, dtype=cell.dtype, most=_LARGEST_OF_UNIQUE)
         numbers[place] = torch.nan
         yield Call(_OF_UNIQUE + order, numbers, (), {"sorted": True, **named}, source=f"one NaN among {length} numbers")
 
