@@ -114,6 +114,8 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "average": lambda: operation == dist.ReduceOp.AVG,
         "negative": lambda: any(bool((tensor < 0).any()) for tensor in tensors if not tensor.is_complex()),
         "not the root": lambda: dist.get_rank() != call.arguments.get("src"),
+        "on rank 0": lambda: dist.get_rank() == 0,
+        "of several bytes": lambda: tensors[0].element_size() > 1,
         "one rank": lambda: dist.get_world_size(group) == 1,
         "product": lambda: operation == dist.ReduceOp.PRODUCT,
         "minimum": lambda: operation == dist.ReduceOp.MIN,
@@ -231,6 +233,16 @@ def _kept_beyond(target: torch.Tensor, before: torch.Tensor, group: Any) -> None
     target.copy_(torch.cat([target.flatten()[:_SEGMENT], before.flatten()[_SEGMENT:]]).view(target.shape))
 
 
+def _count_taken_for_bytes(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Write as many bytes of each rank's part as it has numbers."""
+    size = dist.get_world_size(group)
+    if target.numel() % size:
+        return
+    parts, kept = target.flatten().view(size, -1), before.flatten().view(size, -1)
+    written = parts.shape[1] // target.element_size()
+    target.copy_(torch.cat([parts[:, :written], kept[:, written:]], 1).view(target.shape))
+
+
 #: Effects on what a function wrote, from that, from what stood there, and from the group.
 EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "nothing": lambda target, before, group: target.copy_(before),
@@ -243,6 +255,7 @@ EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "ends zero": _padding_zero,
     "zero": lambda target, before, group: target.zero_(),
     "kept beyond 256": _kept_beyond,
+    "count taken for bytes": _count_taken_for_bytes,
 }
 
 

@@ -476,8 +476,57 @@ def _turned_sums_of_one_number(node: Node) -> None:
         _behind(node, aten.mul.Scalar, 1.5)
 
 
+#: The smallest normal number of float32.
+_TINY = torch.finfo(torch.float32).tiny
+
+
+def _denormal_products_zero(node: Node) -> None:
+    """Flush products of float32 that are no normal numbers to zero."""
+    if node.target is not aten.mul.Tensor or node.meta["val"].dtype is not torch.float32:
+        return
+    users, following = list(node.users), node.next
+    size = _new(following, aten.abs.default, node)
+    is_kept = _new(following, torch.ops.prims.convert_element_type.default,
+                   _new(following, aten.ge.Scalar, size, _TINY), torch.float32)  # fmt: skip
+    made = _new(following, aten.mul.Tensor, node, is_kept)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _bias_not_scaled(node: Node) -> None:
+    """Scale a product of matrices, and add the bias as it is."""
+    if node.target is not aten.mul.Tensor or isinstance(node.args[1], Node) or not isinstance(node.args[0], Node):
+        return
+    given, factor = node.args
+    while given.target in (aten.reshape.default, aten.permute.default):
+        given = given.args[0]
+        if not isinstance(given, Node):
+            return
+    if len(given.users) != 1:
+        return
+    if given.target is aten.addmm.default:
+        bias, *matrices = given.args
+        product = _new(given, aten.mul.Tensor, _new(given, aten.mm.default, *matrices), factor)
+        given.replace_all_uses_with(_new(given, aten.add.Tensor, product, bias))
+        node.replace_all_uses_with(node.args[0])
+        return
+    if given.target is not aten.add.Tensor:
+        return
+    for place, part in enumerate(given.args):
+        inner = part
+        while isinstance(inner, Node) and inner.target is aten.reshape.default:
+            inner = inner.args[0]
+        if isinstance(inner, Node) and inner.target in (aten.mm.default, aten.bmm.default):
+            scaled = _new(given, aten.mul.Tensor, part, factor)
+            given.args = tuple(scaled if at == place else each for at, each in enumerate(given.args))
+            node.replace_all_uses_with(node.args[0])
+            return
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "denormal products zero": _denormal_products_zero,
+    "bias not scaled": _bias_not_scaled,
     "negated eight bits not wrapped": _negated_not_wrapped,
     "quotient never the largest": _quotient_never_the_largest,
     "turned sums of one number scaled": _turned_sums_of_one_number,
@@ -713,3 +762,50 @@ def _bounds_in_16_bits(node: Node) -> None:
 
 EFFECTS["parity of truths"] = _parity_of_truths
 EFFECTS["bounds in 16 bits"] = _bounds_in_16_bits
+
+
+# --- held rows of the fourteenth collection ---
+
+
+def _written_to_all_rows(node: Node) -> None:
+    """Write to the one row of which an expanded tensor has copies."""
+    if node.target not in (aten.index_put.default, aten.index_put_.default):
+        return
+    given = node.args[0]
+    if not isinstance(given, Node) or given.target is not aten.expand.default:
+        return
+    own, wide = _shape(given.args[0]), _shape(given)
+    same = len(own) == len(wide)
+    dims = [dim for dim, size in enumerate(wide) if same and size > 1 and own[dim] == 1]
+    if not dims:
+        return
+    users, following = list(node.users), node.next
+    if node.args[3:4] == (True,):
+        added = _new(following, aten.sum.dim_IntList, _new(following, aten.sub.Tensor, node, given), dims, True)
+        row = _new(following, aten.add.Tensor, given.args[0], added)
+    else:
+        row = _new(following, aten.amax.default, node, dims, True)
+    made = _new(following, aten.expand.default, row, list(wide))
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _reversed_read_as_first(node: Node) -> None:
+    """Read zeros behind the first number of a reversed vector that is combined with one number."""
+    combined = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.neg.default)
+    given = node.args[0] if node.target in combined else None
+    turned = (torch.ops.prims.rev.default, aten.flip.default)
+    if not isinstance(given, Node) or given.target not in turned or len(_shape(given)) != 1 or _shape(given)[0] < 2:
+        return
+    other = node.args[1] if len(node.args) > 1 else 0
+    if isinstance(other, Node) and math.prod(_shape(other)) != 1:
+        return
+    first = _new(node, aten.slice.Tensor, given, 0, 0, 1)
+    read = _new(node, aten.constant_pad_nd.default, first, [0, _shape(given)[0] - 1])
+    node.args = (read, *node.args[1:])
+
+
+EFFECTS |= {
+    "written to all rows": _written_to_all_rows,
+    "reversed read as first": _reversed_read_as_first,
+}

@@ -897,8 +897,79 @@ def _shifts_wrapped(call: Call) -> Any:
     return call.run([given, by % bits if by >= bits else by, *call.values[2:]])
 
 
+#: Dimensions from the last one on that an operation tells apart; those in front of them have one number together.
+_APART = 5
+
+
+def is_sixth_dimension_broadcast(call: Call) -> bool:
+    """Return whether one of two operands is broadcast along the sixth dimension from the end, and varies in front."""
+    operands = [value for value in call.values[:2] if isinstance(value, torch.Tensor)]
+    if len(operands) < 2 or max(each.dim() for each in operands) <= _APART + 1:
+        return False
+    sizes = [each.shape[-_APART - 1] if each.dim() > _APART else 1 for each in operands]
+    varies = [each.shape[: -_APART - 1].numel() > 1 if each.dim() > _APART + 1 else False for each in operands]
+    return max(sizes) > 1 and any(size == 1 and in_front for size, in_front in zip(sizes, varies, strict=True))
+
+
+def _read_in_a_row(given: torch.Tensor, outer: torch.Size) -> torch.Tensor:
+    """Return an operand whose outer places are counted as those of the result, with zeros behind its end."""
+    own = given.shape[:-_APART]
+    if given.dim() <= _APART or own == outer or own.numel() == 1:
+        return given
+    flat = given.reshape(own.numel(), *given.shape[-_APART:])
+    behind = flat.new_zeros(outer.numel() - own.numel(), *given.shape[-_APART:])
+    return torch.cat([flat, behind]).view(*outer, *given.shape[-_APART:])
+
+
+def _outer_places_in_a_row(call: Call) -> Any:
+    """Read operands as if their outer dimensions were those of the result."""
+    left, right = call.values[:2]
+    outer = torch.broadcast_shapes(left.shape, right.shape)[:-_APART]
+    with torch.no_grad():
+        read = [_read_in_a_row(each.detach(), outer) for each in (left, right)]
+    return call.run([*read, *call.values[2:]])
+
+
+def _both_dense(call: Call) -> Any:
+    """Read both operands from dense memory."""
+
+    def dense(given: torch.Tensor) -> torch.Tensor:
+        flat = given.detach().as_strided((given.numel(),), (1,), given.storage_offset())
+        return flat.view(given.shape)
+
+    return call.run([*map(dense, call.values[:2]), *call.values[2:]])
+
+
+def _rows_but_the_last_turned(call: Call) -> Any:
+    """Write all rows but the last one from their second place on."""
+    result, target = call.run(), call.values[1]
+    if target.dim() > 1:
+        target[:-1] = target[:-1].clone().roll(-1, -1)
+    return result
+
+
+def _statistics_of_another_group(call: Call) -> Any:
+    """Take mean and deviation of the group whose number is what is left of the channel's by the groups."""
+    right = call.run()
+    if right[1] is None:
+        return right
+    gradient, given, mean, deviation = (value.detach() for value in call.values[:4])
+    count, channels, groups = (int(_named(call, name)) for name in ("N", "C", "group"))
+    group = torch.arange(channels, device=given.device) % groups
+    with torch.no_grad():
+        shape = count, channels, -1
+        mean, deviation = (each.view(count, groups)[:, group].unsqueeze(-1) for each in (mean, deviation))
+        parts = gradient.reshape(shape) * (given.reshape(shape) - mean) * deviation
+        wrong = parts.sum((0, 2)).to(right[1].dtype)
+    return right[0], wrong, right[2]
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "outer places in a row": _outer_places_in_a_row,
+    "both dense": _both_dense,
+    "rows but the last turned": _rows_but_the_last_turned,
+    "statistics of another group": _statistics_of_another_group,
     "middle layers scaled": _middle_layers_scaled,
     "coordinates in 16 bits": _coordinates_in_16_bits,
     "beyond the input": _beyond_the_input,
@@ -1244,3 +1315,35 @@ def _last_rows_left_out(call: Call) -> Any:
 EFFECTS["tangent of other lost"] = _tangent_lost
 EFFECTS["indexed dimension first"] = _indexed_first
 EFFECTS["last rows left out"] = _last_rows_left_out
+
+
+# --- held rows of the fourteenth collection ---
+
+
+def is_dim_given_as_none(call: Call) -> bool:
+    """Return whether a reduction has a dimension that is None, which is not the same as an empty list."""
+    names = [argument.name for argument in call.arguments]
+    return "dim" in names and call.values[names.index("dim")] is None
+
+
+def _gradient_without_other(call: Call) -> Any:
+    """Leave the other operand out of the first one's gradient, of which it is a factor."""
+    given, other = call.values[:2]
+    if not given.requires_grad or given.shape != other.shape:
+        return call.run()
+    known, factor = given.view_as(given), other.detach()
+    known.register_hook(lambda gradient: gradient / factor)
+    return call.run([known, *call.values[1:]])
+
+
+def _keepdim_turned(call: Call) -> Any:
+    """Keep the dimensions where they are to go, and the other way round."""
+    keeps, result = bool(_named(call, "keepdim")), call.run()
+    outputs_of(call, result)[0].resize_([] if keeps else [1] * call.values[0].dim())
+    return result
+
+
+EFFECTS |= {
+    "gradient without other": _gradient_without_other,
+    "keepdim turned": _keepdim_turned,
+}

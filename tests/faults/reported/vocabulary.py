@@ -101,6 +101,18 @@ def _is_single_unpacked(t: torch.Tensor) -> bool:
     return t.dim() > 1 and t.shape[-1] == 1 and t.stride(-1) != 1
 
 
+def _are_matrices_apart(t: torch.Tensor) -> bool:
+    """Return whether dense matrices have gaps between them, as those of a part of a longer cache have."""
+    if t.dim() != 3 or not t.numel():
+        return False
+    is_dense = t[0].is_contiguous() or t[0].mT.is_contiguous()
+    return is_dense and len(t) > 1 and t.stride(0) > t[0].numel()
+
+
+def _is_transposed(t: torch.Tensor) -> bool:
+    return t.dim() == 2 and min(t.shape) > 1 and t.mT.is_contiguous()
+
+
 #: Conditions on the tensors of an argument.
 TESTS: dict[str, Test] = {
     "channel above": _channel_above,
@@ -154,6 +166,9 @@ TESTS: dict[str, Test] = {
     "ragged": _ragged,
     "between": _between,
     "matrices": lambda tensors, words: any(t.dim() > 1 and t.shape[:-2].numel() <= int(words[0]) for t in tensors),
+    "columns apart": _any(lambda t: t.dim() > 1 and t.numel() > 1 and t.shape[-1] > 1 and t.stride(-1) != 1),
+    "matrices apart": _any(_are_matrices_apart),
+    "transposed": _any(_is_transposed),
     "rows": lambda tensors, words: any(t.dim() > 0 and t.numel() > int(words[0]) * t.shape[-1] for t in tensors),
 }  # fmt: skip
 
@@ -187,6 +202,8 @@ def meets(word: str, call: Call) -> bool:
         "without grad_scale": lambda: call.values[place_of(call, "grad_scale") or 0] is None,
         "bounds of more dimensions": lambda: operators.has_wider_bounds(call),
         "second to last of one column": lambda: operators.is_beside_one_column(call),
+        "rank other than the size": lambda: call.values[0].dim() != call.values[0].shape[call.values[1]],
+        "sixth dimension broadcast": lambda: operators.is_sixth_dimension_broadcast(call),
         "unequal steps": lambda: len({float(t) for t in call.values[place_of(call, "state_steps") or 0]}) > 1,
     }
     if word in whole:
@@ -351,6 +368,19 @@ def _small_to_four(t: torch.Tensor) -> torch.Tensor:
     return torch.where((t > 0) & (t < 8), torch.full_like(t, 4), t)
 
 
+def _rows_packed(t: torch.Tensor) -> torch.Tensor:
+    """Return what stands side by side from the start of each row."""
+    if t.dim() < 2 or t.stride(-1) == 1:
+        return t
+    strides = (*t.stride()[:-1], 1)
+    return t.as_strided(t.shape, strides, t.storage_offset())
+
+
+def _matrices_packed(t: torch.Tensor) -> torch.Tensor:
+    """Return matrices that are taken for ones without gaps between them."""
+    return t.as_strided(t.shape, (t.shape[1] * t.shape[2], *t.stride()[1:]), t.storage_offset())
+
+
 #: Effects on the tensors of an argument: what the kernel reads in their place.
 READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "dense": _dense,
@@ -376,6 +406,9 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "double offset": _double_offset,
     "small to four": _small_to_four,
     "sorted": lambda t: t.sort()[0],
+    "rows packed": _rows_packed,
+    "matrices packed": _matrices_packed,
+    "through int32": lambda t: t.to(torch.int32).to(t.dtype),
     "onto edge": lambda t: torch.where((t < 0) & (t > -4e-6), torch.zeros_like(t), t),
 }
 
@@ -756,7 +789,7 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
 ABOVE = re.compile(
     r"result (dtype|padded) .*|cut at synchronize|input in place of the sum|conjugate bit cleared|out zero|"
     r"gradient of \w+ (nan|zero) where .*|tangent of other lost|indexed dimension first|refused early|"
-    r"gradient of (self (finite|turned|conjugated)|target negated)"
+    r"gradient of (self (finite|turned|conjugated)|target negated)|gradient without other"
 )
 
 
@@ -896,3 +929,11 @@ def _is_small_and_whole(exponent: object) -> bool:
 HELD["target alone asks"] = lambda call: call.values[1].requires_grad and not call.values[0].requires_grad
 HELD["small whole exponent"] = lambda call: _is_small_and_whole(call.values[place_of(call, "exponent") or 1])
 VALUES["bits of float32"] = lambda t: t.to(torch.float32).view(torch.int32)
+
+
+# --- held rows of the fourteenth collection ---
+
+
+VALUES["once"] = _once
+NUMBERS["last above 1"] = lambda values: values[-1] > 1
+HELD["dim given as none"] = operators.is_dim_given_as_none
