@@ -94,9 +94,22 @@ def makes_more_in_groups(function: Any, sample: Call) -> bool:
     return sample.kwargs.get("stride", 1) != 1 and 1 < groups < channels < tensors(sample)[1].shape[1] * groups
 
 
+def has_one_of(*, terms: bool, columns: bool) -> Condition:
+    """Return a condition on a product: whether it has one term and one column, and several rows."""
+
+    def meets(function: Any, sample: Call) -> bool:
+        left, right = tensors(sample)[-2:]
+        return left.shape[-2] > 1 and (right.shape[-2] == 1) is terms and (right.shape[-1] == 1) is columns
+
+    return meets
+
+
 @pytest.mark.parametrize(
     ("cell", "device", "message"),
     [
+        ("mm[bfloat16-inference]", if_it(has_one_of(terms=True, columns=True)), "sizes of models"),
+        ("baddbmm[float16-inference]", if_it(has_one_of(terms=False, columns=True)), "sizes of models"),
+        ("addmm[bfloat16-inference]", if_it(has_one_of(terms=True, columns=False)), "sizes of models"),
         ("floor_divide[int16-inference]", if_it(divides_the_lowest), "the ends of the dtype"),
         ("tanh[float32-inference]", if_it(on_another_thread), "on another thread"),
         ("addmm[float32-inference]", if_it(without_gradients), "without gradients"),
@@ -111,7 +124,7 @@ def makes_more_in_groups(function: Any, sample: Call) -> bool:
         ("nn.functional.conv3d[float16-inference]", if_it(is_multiplied), "sizes of models"),
         ("nn.functional.conv_transpose2d[float32-inference]", if_it(makes_more_in_groups), "sizes of models"),
         (
-            "mm[float32-inference]",
+            "addbmm[float32-inference]",
             if_it(lambda function, sample: all(t.numel() == 1 for t in tensors(sample))),
             "all of all tensors",
         ),

@@ -36,6 +36,8 @@ _SCATTERS: Final = 40503
 _WORDS, _CHANNELS = 32003, 80
 #: Vocabularies of language models: their rows end behind other multiples of a block.
 _VOCABULARIES: Final = (50257, 128256, 151936)
+#: Rows or columns beside a single one: more than a group of 64 threads has, and no multiple of a vector.
+_UNEVEN: Final = 67
 #: Numbers per head.
 _HEADS = (64, 80, 96, 128, 160, 256)
 #: Numbers per head of keys and of values where they differ: some models compress the values, or add positions to keys.
@@ -151,6 +153,16 @@ def _products(dtype: torch.dtype) -> Iterator[tuple[tuple[int, int], tuple[int, 
     yield (129, _CHANNELS), (_CHANNELS, 96)
 
 
+def _narrow() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield shapes of two matrices with each choice of one and many rows, terms and columns.
+
+    Such a product has kernels for a vector or for one number in the place of a matrix, in each dtype.
+    """
+    for rows, terms, columns in itertools.product((_UNEVEN, 1), repeat=3):
+        if 1 in (rows, terms, columns):
+            yield (rows, terms), (terms, columns)
+
+
 def _values(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return values for a factor: of one sign, where the sum is long."""
     return positive(*shape, dtype=dtype) if _TERMS in shape else whole(*shape, dtype=dtype)
@@ -161,6 +173,8 @@ def _mm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield matrices with the matrix that each is multiplied by."""
     for left, right in _products(dtype):
         yield Size(_values(left, dtype), (_values(right, dtype),))
+    for left, right in _narrow():
+        yield Size(positive(*left, dtype=dtype), (positive(*right, dtype=dtype),), trained=False)
 
 
 @sizes_of("addmm")
@@ -168,6 +182,9 @@ def _addmm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield a row with the two matrices whose product it is added to."""
     for left, right in _products(dtype):
         yield Size(whole(right[1], dtype=dtype), (_values(left, dtype), _values(right, dtype)))
+    for left, right in _narrow():
+        factors = positive(*left, dtype=dtype), positive(*right, dtype=dtype)
+        yield Size(whole(right[1], dtype=dtype), factors, trained=False)
 
 
 @sizes_of("nn.functional.linear")
@@ -178,6 +195,8 @@ def _linear(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(_values(left, dtype), (_values(right[::-1], dtype), bias))
     yield Size(whole(2, 3, 8, dtype=dtype), (whole(_WORDS, 8, dtype=dtype), whole(_WORDS, dtype=dtype)))
     yield Size(whole(_ROWS, 1, 2, dtype=dtype), (whole(3, 2, dtype=dtype), whole(3, dtype=dtype)))
+    for left, right in _narrow():
+        yield Size(positive(*left, dtype=dtype), (positive(*right[::-1], dtype=dtype),), trained=False)
 
 
 def _batches() -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
@@ -193,6 +212,8 @@ def _bmm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield batches of matrices with the batch that each is multiplied by."""
     for left, right in _batches():
         yield Size(_values(left, dtype), (_values(right, dtype),))
+    for left, right in _narrow():
+        yield Size(positive(3, *left, dtype=dtype), (positive(3, *right, dtype=dtype),), trained=False)
 
 
 @sizes_of("baddbmm")
@@ -201,6 +222,9 @@ def _baddbmm(dtype: torch.dtype) -> Iterator[Size]:
     for left, right in _batches():
         added = whole(left[0], left[1], right[2], dtype=dtype)
         yield Size(added, (_values(left, dtype), _values(right, dtype)))
+    for left, right in _narrow():
+        factors = positive(3, *left, dtype=dtype), positive(3, *right, dtype=dtype)
+        yield Size(whole(3, left[0], right[1], dtype=dtype), factors, trained=False)
 
 
 @sizes_of("addbmm")
