@@ -94,6 +94,10 @@ def makes_more_in_groups(function: Any, sample: Call) -> bool:
     return sample.kwargs.get("stride", 1) != 1 and 1 < groups < channels < tensors(sample)[1].shape[1] * groups
 
 
+def is_vector_beyond(least: int) -> Condition:
+    return lambda function, sample: sample.input.dim() == 1 and sample.input.numel() > least
+
+
 def has_one_of(*, terms: bool, columns: bool) -> Condition:
     """Return a condition on a product: whether it has one term and one column, and several rows."""
 
@@ -107,6 +111,8 @@ def has_one_of(*, terms: bool, columns: bool) -> Condition:
 @pytest.mark.parametrize(
     ("cell", "device", "message"),
     [
+        ("amax[float32-inference]", if_it(is_vector_beyond(8192)), "one vector"),
+        ("max.reduction_no_dim[float32-inference]", if_it(is_vector_beyond(8192)), "one vector"),
         ("mm[bfloat16-inference]", if_it(has_one_of(terms=True, columns=True)), "sizes of models"),
         ("baddbmm[float16-inference]", if_it(has_one_of(terms=False, columns=True)), "sizes of models"),
         ("addmm[bfloat16-inference]", if_it(has_one_of(terms=True, columns=False)), "sizes of models"),

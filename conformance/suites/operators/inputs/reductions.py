@@ -27,10 +27,13 @@ _NUMBER, _VECTOR = 9680, 9945
 _SHAPE = (2, 3, 1, 2, 5)
 #: Fewer dimensions, each of which may have a kernel of its own.
 _FEWER = (2, 3, 4)
-#: Reductions along one dimension that the database does not count among its reductions.
+#: Reductions along one dimension, and of all elements, that the database does not count among its reductions.
 _ALONG_ONE = frozenset(("max.reduction_with_dim", "min.reduction_with_dim", "logsumexp", "aminmax"))
+_OF_ALL = frozenset(("max.reduction_no_dim", "min.reduction_no_dim"))
 #: Lengths of vectors behind the ends of a warp and of blocks, and between them.
 _LENGTHS: Final = (33, 65, 100, 129, 200, 257, 400, 513)
+#: Lengths behind what one pass of a kernel reduces: the rest of a second pass is short, and longer than two passes.
+_OF_PASSES: Final = (8209, 20011)
 #: The only one without ``keepdim``.
 _WITHOUT_KEEPDIM = "count_nonzero"
 
@@ -59,12 +62,13 @@ def reductions(cell: Cell) -> Iterator[Call]:
 def vectors(cell: Cell) -> Iterator[Call]:
     """Yield vectors of some lengths that are reduced as a whole: what is left behind a block has code of its own."""
     along_one = cell.info.full_name in _ALONG_ONE
-    if not along_one and not is_a(cell.info, "ReductionOpInfo"):
+    if not (along_one or cell.info.full_name in _OF_ALL or is_a(cell.info, "ReductionOpInfo")):
         return
-    for order, length in enumerate(_LENGTHS):
+    for order, length in enumerate((*_LENGTHS, *_OF_PASSES)):
         steps = torch.arange(length) * 29 % length
         # Sums and products of these are numbers of float32, and the largest one is there once.
-        values = 1 + steps / 1024 if cell.dtype.is_floating_point else steps % 3 + 1
+        spread = steps / 1024 if length in _LENGTHS else (steps / length - 0.5) / 8
+        values = 1 + spread if cell.dtype.is_floating_point else steps % 3 + 1
         given = Call(_VECTOR + order, values.to(cell.dtype), (), {"dim": 0} if along_one else {}, source="one vector")
         if host_call(cell.info.op, given).comparable:
             yield given
