@@ -259,3 +259,18 @@ def test_outputs_with_gaps_of_one_row_alone(monkeypatch: pytest.MonkeyPatch) -> 
         return found
 
     red("topk[float32-inference]", execute, "one row alone.*outputs with gaps", monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["index_select", "nn.functional.max_unpool2d"])
+def test_places_beyond_32_bits_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel keeps 32 bits of each place."""
+
+    def cut(leaf: Any) -> Any:
+        is_place = isinstance(leaf, torch.Tensor) and leaf.dtype is torch.int64
+        return leaf.to(torch.int32).to(torch.int64) if is_place else leaf
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        return call(function, sample.with_arguments(mapped(sample.arguments, cut)), **extra)
+
+    only(monkeypatch, "bounds.bounds")
+    red(f"{name}[float32-inference]", execute, "beyond 32 bits.*: accepted", monkeypatch)

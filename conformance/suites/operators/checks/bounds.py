@@ -1,12 +1,13 @@
 """Indices beyond the end: an operator that reads or writes where they point refuses them, at once or later.
 
-The database has such a call for few operators, and none with ``out=`` or in place, whose kernels may be others.
+The database has such a call for few operators, and none with ``out=`` or in place, whose kernels may be others. It has
+none whose index is a right one if a kernel keeps 32 bits of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -21,6 +22,9 @@ from conformance.suites.operators.inputs.kinds import unlike
 from conformance.suites.operators.judge.cells import Cell
 
 from .error_inputs import computes
+
+#: The first number that 32 bits cut to 0.
+_CUT: Final = 1 << 32
 
 
 @check(Mode.INFERENCE, stage=Stage.LAST, once=True, values=False)
@@ -45,15 +49,17 @@ def bounds(cell: Cell) -> None:
 
 
 def _beyond(info: Any, sample: Call) -> Iterator[Call]:
-    """Yield the sample with the last index one beyond the end, or before the beginning."""
+    """Yield the sample with the last index one beyond the end, before the beginning, or beyond 32 bits."""
     for number, index in enumerate(sample.tensors):
         if index.dtype is not torch.int64 or index.layout is not torch.strided:
             continue
         others = [tensor for tensor in sample.tensors if tensor is not index]
         is_flat = facts(info.name).flat_indices
         end = max((t.numel() if is_flat else max(t.shape, default=1) for t in others), default=1)
-        for name, value in (("beyond the end", end), ("before the beginning", -end - 1)):
-            changed = index.clone(memory_format=torch.contiguous_format).reshape(-1)
+        flat = index.clone(memory_format=torch.contiguous_format).reshape(-1)
+        wrong = {"beyond the end": end, "before the beginning": -end - 1, "beyond 32 bits": _CUT + int(flat[-1])}
+        for name, value in wrong.items():
+            changed = flat.clone()
             changed[-1] = value
             other = sample.with_tensor(index, changed.reshape(index.shape))
             yield other.named(change=f"input {number} {name}")
