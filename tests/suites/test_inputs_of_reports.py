@@ -94,6 +94,12 @@ def makes_more_in_groups(function: Any, sample: Call) -> bool:
     return sample.kwargs.get("stride", 1) != 1 and 1 < groups < channels < tensors(sample)[1].shape[1] * groups
 
 
+def is_broadcast_sixth(function: Any, sample: Call) -> bool:
+    """Return whether one of two tensors has one place in the sixth dimension from the end, and more in front of it."""
+    given = [t for t in tensors(sample) if t.dim() > 6]
+    return len({t.shape[-6] for t in given}) > 1 and any(t.shape[-6] == 1 < t.shape[:-6].numel() for t in given)
+
+
 def is_vector_beyond(least: int) -> Condition:
     return lambda function, sample: sample.input.dim() == 1 and sample.input.numel() > least
 
@@ -111,6 +117,8 @@ def has_one_of(*, terms: bool, columns: bool) -> Condition:
 @pytest.mark.parametrize(
     ("cell", "device", "message"),
     [
+        ("add[bfloat16-inference]", if_it(is_broadcast_sixth), "broadcast in turn"),
+        ("maximum[int64-inference]", if_it(is_broadcast_sixth), "broadcast in turn"),
         ("amax[float32-inference]", if_it(is_vector_beyond(8192)), "one vector"),
         ("max.reduction_no_dim[float32-inference]", if_it(is_vector_beyond(8192)), "one vector"),
         ("mm[bfloat16-inference]", if_it(has_one_of(terms=True, columns=True)), "sizes of models"),

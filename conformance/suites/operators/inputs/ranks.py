@@ -14,11 +14,11 @@ import torch
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls.calls import Call
-from conformance.suites.operators.calls.classes import is_elementwise
+from conformance.suites.operators.calls.classes import is_a, is_elementwise
 from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
-from . import arrangements, model_sizes, variants
+from . import arrangements, model_sizes, tiers, variants
 from .comparing import check_call, check_with_forms
 from .families import Stage, source
 from .kinds import of_other_sizes, unlike
@@ -27,6 +27,8 @@ from .kinds import of_other_sizes, unlike
 _NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR, _FIVE, _BEHIND = 9640, 9653, 9659, 9939, 9940, 9985
 #: Number of the sample of vectors alone, and the first one of those whose index has fewer places.
 _VECTORS, _FEWER = 9995, 10060
+#: The first number of samples that broadcast, their numbers of dimensions, and the places of each dimension.
+_BROADCAST, _MANY, _LONG_SHAPE = 10090, (5, 6, 7, 8), (2, 3, 2, 2, 3, 2, 3, 2)
 #: Places of each dimension of an input, all unlike, and its largest number.
 _PLACES, _LARGEST = (3, 4, 5, 6, 7), 30
 #: Samples of an operator with unlike arguments or numbers of dimensions.
@@ -155,6 +157,29 @@ def five_dimensions(cell: Cell) -> Iterator[Call]:
     given = _changed(sample, _to_five, first_alone=False)
     if given.input.dim() == _VIDEOS and host_call(cell.info.op, given).comparable:
         yield replace(given, number=_FIVE, source="five dimensions")
+
+
+@source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.float16, torch.bfloat16, torch.int64), fixed=True)
+def broadcast_dimensions(cell: Cell) -> Iterator[Call]:
+    """Yield two operands of five to eight dimensions, of which either has one place in every second dimension.
+
+    A kernel joins neighbouring dimensions in which the operands are alike. Here it can join none, and one that tells
+    a fixed number of dimensions apart counts those in front of them wrong.
+    """
+    if not is_a(cell.info, "BinaryUfuncInfo") or "polynomial" in cell.info.name:  # its degree is a number of steps
+        return
+    number = _BROADCAST
+    for dims in _MANY:
+        given = tiers.image(cell.info, cell.dtype, _LONG_SHAPE[-dims:])
+        for turn in (0, 1) if given is not None and len(given.args) == 1 else ():
+            left, right = (
+                tensor[tuple(slice(0, 1) if (dim + order) % 2 else slice(None) for dim in range(dims))].clone()
+                for order, tensor in enumerate((given.input, given.args[0]), turn)
+            )
+            found = replace(given, input=left, args=(right,), broadcasts_input=True)
+            if host_call(cell.info.op, found).comparable:
+                yield replace(found, number=number, source=f"broadcast in turn in {dims} dimensions")
+            number += 1
 
 
 def _to_five(tensor: torch.Tensor) -> torch.Tensor:
