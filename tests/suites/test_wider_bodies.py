@@ -19,6 +19,7 @@ from tests.defects.stand_ins import Altered, verdict_on
 
 _load, _rand = torch.load, torch.rand
 _copy: Any = torch.Tensor.__deepcopy__
+_write: Any = torch.Tensor.copy_
 
 
 def _cut_seed() -> Altered:
@@ -76,6 +77,14 @@ def _clone_views(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     return self.detach().clone() if self._is_view() else _copy(self, memo)
 
 
+def _turn_repeated_rows(self: torch.Tensor, source: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    """Write a row that is repeated into a part of memory one place too early, in all rows but the last."""
+    found = _write(self, source, *arguments)
+    if self.dim() == 2 and self.storage_offset() and source.stride(0) == 0:
+        _write(self[:-1], self[:-1].roll(-1, 1))
+    return found
+
+
 @pytest.mark.parametrize(
     ("case", "device"),
     [
@@ -99,6 +108,7 @@ def test_a_device_is_found(case: str, device: Callable[[], Any]) -> None:
     [
         ("accelerator.laws.draws[rand]", "torch.rand", _reaches_one),
         ("utils.checkpoint.dtypes[bool]", "torch.load", _cut_last_byte),
+        ("accelerator.dtype.copy_sizes[int64-7]", "torch.Tensor.copy_", _turn_repeated_rows),
         ("utils.placement.deep_copy", "torch.Tensor.__deepcopy__", _clone_views),
     ],
 )

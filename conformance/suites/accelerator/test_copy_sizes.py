@@ -32,7 +32,47 @@ def faults(buffer, source):
     return {"changed": int(changed.sum()), "overwritten beside": int(overwritten.any(dim=1).sum())}
 
 
+def repeated(source):
+    """Yield names and views of a vector that repeat it: as rows, as columns, and its last element alone."""
+    yield "a row", source.expand(REPETITIONS, -1)
+    yield "a column", source[:, None].expand(-1, REPETITIONS)
+    yield "one number", source[-1].expand(REPETITIONS, REPETITIONS)
+
+
+#: Rows, or columns, that a repeated vector fills, and elements of the longest one.
+REPETITIONS, MOST_REPEATED = 5, 513
+#: Each returns memory of ones for rows and columns, and a part of it in which these are.
+PARTS = {
+    "rows behind others": lambda ones, rows, columns: (m := ones(rows + 1, columns), m[1:]),
+    "rows and columns behind others": lambda ones, rows, columns: (m := ones(rows + 3, columns + 5), m[3:, 5:]),
+    "every second column": lambda ones, rows, columns: (m := ones(rows, 2 * columns + 1), m[:, 1::2]),
+    "transposed": lambda ones, rows, columns: (m := ones(columns + 3, rows), m[3:].t()),
+}
 NONE = {"changed": 0, "overwritten beside": 0}
+
+
+def filled(written, numbers):
+    """Return the memory of a view to which numbers are written."""
+    memory, view = written
+    view.copy_(numbers)
+    return memory
+
+
+def check_parts(check, source, place, way):
+    """Check that a repeated vector fills a part of memory, and that the memory beside the part stays as it was."""
+
+    def ones(on):
+        return lambda *shape: torch.ones(shape).to(source.dtype).to(on)
+
+    for (name, given), (_, wanted) in zip(repeated(source), repeated(source.cpu()), strict=True):
+        for part, written in PARTS.items():
+            memory, target = written(ones(place), *given.shape)
+            target.copy_(given)
+            expected = filled(written(ones("cpu"), *given.shape), wanted.contiguous())
+            wrong = int((bytes_of(check.bits(memory.cpu())) != bytes_of(expected)).sum())
+            assert wrong == 0, (
+                f"{way}, {name} of {len(source)} into {part}: {wrong} bytes of the target's memory differ"
+            )
 
 
 @case("accelerator.dtype.copy_sizes", requires=[DTYPE, COPY], axes={"dtype": DTYPES, "size": SIZES})
@@ -46,6 +86,8 @@ def test_copy_sizes(check, device, dtype, size):
         target.copy_(previous)
         found, previous = faults(check.bits(buffer), source), target
         assert found == NONE, f"{way}, {size} elements of {dtype}: {found}"
+        if len(source) <= MOST_REPEATED:
+            check_parts(check, source.to("cpu" if way == "host to device" else device), target_device, way)
 
 
 #: Routes of a copy, as the places of its source and its target: the host, or the index of a device.
@@ -101,13 +143,6 @@ def views(images):
         yield f"without dimension {dim}", images.select(dim, 1)
     yield "a diagonal", images.diagonal(0, 1, 3)
     yield "one element, expanded", images[1, 1, 1, 1].expand(7)
-
-
-def filled(written, numbers):
-    """Return the memory of a view to which numbers are written."""
-    memory, view = written
-    view.copy_(numbers)
-    return memory
 
 
 def check_views(check, ends, kind):
