@@ -22,6 +22,7 @@ from conformance.reports.verdict import Reason
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import database
 from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.joined import Joined
 from conformance.suites.operators.inputs import families
 from conformance.suites.operators.judge.cells import Cell, Failure
 from conformance.suites.operators.judge.script import Unwritable, script
@@ -215,3 +216,20 @@ def test_a_script_makes_the_calls_before(sim: Any) -> None:
     with overridden({"aten::atan2.out": keeps_the_first}, "PrivateUse1"):
         assert "DIFFERENT" in printed(text)
     assert "DIFFERENT" not in printed(text)
+
+
+def test_the_script_of_a_compiled_call_shows_what_the_compiler_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = database.find("logsumexp")
+    call = Call(0, torch.arange(12.0).view(3, 4), (1,), source="compiled")
+    call = call.into("compiled between others", Joined(info.op, "inductor"), one=torch.ones(()))
+    text = script(Failure(call, info), "a compiled call", device="cpu")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    assert "DIFFERENT" not in printed(text)
+
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **_: lambda *args, **given: [function(*args, **given)[0] * 2]
+    )
+    with pytest.raises(Unwritable, match="no name"):
+        script(Failure(call.into("", Joined(info.op, object())), info), "", device="cpu")
+
+    assert "DIFFERENT: result 0" in printed(text)

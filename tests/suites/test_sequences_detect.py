@@ -366,6 +366,51 @@ def _writing_compiler(function: Any, **_: Any) -> Any:
     return compiled
 
 
+class _Otherwise(TorchFunctionMode):
+    """One function computes something else on the simulated device."""
+
+    def __init__(self, name: str, change: Callable[..., Any]) -> None:
+        super().__init__()
+        self._name, self._change = name, change
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        found = func(*args, **given)
+        is_meant = getattr(func, "__name__", "") == self._name and args and args[0].device.type == "sim"
+        return self._change(found, *args, **given) if is_meant else found
+
+
+def _compiler_of(name: str, change: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a compiler whose code for one function computes something else."""
+
+    def compiler(function: Any, **_: Any) -> Any:
+        def compiled(*args: Any) -> Any:
+            with _Otherwise(name, change):
+                return function(*args)
+
+        return compiled
+
+    return compiler
+
+
+def _twice_at_last(found: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return a result whose last row is twice what it is."""
+    return torch.cat((found[:-1], found[-1:] * 2)) if found.dim() else found * 2
+
+
+def _half_gradient(found: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return a result whose gradient is half of what it is."""
+    return found / 2 + (found / 2).detach()
+
+
+def _refused(found: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    raise NotImplementedError("no such kernel")
+
+
+def _joined(kind: str, mode: str = "inference") -> str:
+    return f"compile.operators[{kind}-float32-{mode}-deep]"
+
+
 #: A compiler, the case that has to fail, and a part of its message.
 COMPILERS = (
     ("argmax in memory order", _in_memory_order("argmax"), "compile.layout", "argmax"),
@@ -374,7 +419,11 @@ COMPILERS = (
     ("sort in memory order", _in_memory_order("sort"), "compile.layout", "sort"),
     ("flushes subnormals", _flushing_compiler, "compile.state", "subnormals of the host"),
     ("writes into its inputs", _writing_compiler, "compile.layout", "permuted"),
-)
+    ("a norm's last row", _compiler_of("linalg_vector_norm", _twice_at_last), _joined("reductions"), "vector_norm"),
+    ("a row by index", _compiler_of("index_copy", _twice_at_last), _joined("indices"), "index_copy"),
+    ("a refusal", _compiler_of("amin", _refused), _joined("reductions"), "amin: compiled code is refused"),
+    ("the gradient of a norm", _compiler_of("renorm", _half_gradient), _joined("others", "training"), "renorm"),
+)  # fmt: skip
 
 
 @every_row(COMPILERS, lambda row: str(row[0]))

@@ -295,6 +295,9 @@ EXACT: tuple[Row, ...] = (
     ("clamp of integers", "clamp", "int64", lambda o: torch.clamp(o.integers, -3, (1 << 24) + 5)),
 )  # fmt: skip
 
+#: Exact functions whose results are below the normal numbers, for a device that keeps these.
+SUBNORMAL: tuple[Row, ...] = (("products below the normal numbers", "mul", "float32", lambda o: o.special * 1e-10),)
+
 #: Exact functions that write. They have a graph of their own: beside fifty others, inductor 2.13 once ended the process
 #: on the host, and once gave wrong sums there.
 WRITING: tuple[Row, ...] = (
@@ -332,6 +335,9 @@ CHAINED: tuple[Row, ...] = (
     ("sums of long rows of pooled images", "sum", "float32", lambda o: _pooled(o).flatten(1).sum(-1)),
     ("sums of long rows in another order", "sum", "float32", lambda o: _long_rows(o).view(3, 1, 9001).mT.sum((1, 2))),
     ("products of rows by index", "scatter_reduce.prod", "float32", lambda o: _reduced_by_index(o, "prod")),
+    # What stands around a product is often done in its kernel.
+    ("a multiple of a product and a bias", "mm", "float32", lambda o: (o.halves @ o.halves.t() + o.halves[0]) * 2),
+    ("a product less a matrix", "mm", "float32", lambda o: torch.relu(o.halves @ o.halves - o.halves.t() * 4) / 2),
     # Inductor calls a library for the running sums. It writes what comes before them as one kernel.
     ("running sums of products", "cumsum", "float32", lambda o: (o.halves * 2).cumsum(-1)),
     ("turned running sums of one number", "cumsum", "float32",

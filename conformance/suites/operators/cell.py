@@ -40,11 +40,17 @@ _SCRIPTS = itertools.count()
 def run(case: Case, device: torch.device, check: Checker, package: str = "") -> None:
     """Check the cell that ``case`` names; the result depends on the generators' seeds alone.
 
-    The call that fails is kept as a metric, with a script that repeats it if that is short. The script imports the
-    ``package`` of the device.
+    The call that fails is kept as a metric, with its script, which imports the ``package`` of the device.
     """
-    try:
+    with reporting(case, device, check, package):
         _run(case, device, check)
+
+
+@contextlib.contextmanager
+def reporting(case: Case, device: torch.device, check: Checker, package: str) -> Iterator[None]:
+    """Report the call that fails, if one does, with a script that repeats it if that is short."""
+    try:
+        yield
     except Exception as error:
         if check.failed is not None:
             about = f"{case.id}{check.failed.call.key} on {device.type}: {error}"

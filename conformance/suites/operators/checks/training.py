@@ -333,7 +333,7 @@ def check_sample(cell: Cell, sample: Call, *, with_oracle: bool = False, is_furt
         return None
     device_run, host_run = (actual, actual_gradients), (expected, expected_gradients)
     due = cotangents(differentiable(sample, expected), seed, kind.arrange)
-    _judge_values(cell, sample, device_run, host_run, due, with_oracle=with_oracle)
+    judge_values(cell, sample, device_run, host_run, due, with_oracle=with_oracle)
     for position, (after, before) in enumerate(zip(given, due, strict=False)):
         kept = same_bits(plain(after), plain(before))
         cell.judge.claim(sample, kept, f"the backward changed the gradient that it got for output {position}")
@@ -397,14 +397,14 @@ def _device_refusal(cell: Cell, device: Call, seed: int) -> Exception | None:
     return None
 
 
-def _judge_values(
+def judge_values(
     cell: Cell,
     sample: Call,
     device_run: tuple[Any, list[Any]],
     host_run: tuple[Any, list[Any]],
     given: list[torch.Tensor],
     *,
-    with_oracle: bool,
+    with_oracle: bool = False,
 ) -> None:
     """Compare results and gradients; ``given`` are the cotangents of the backward, on the host."""
     info, seed, kind = cell.info, sample.seed, sample.backward

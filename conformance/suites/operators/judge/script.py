@@ -20,6 +20,7 @@ from conformance.numerics.transfer import has_other_bytes, memory_behind
 from conformance.suites.operators.calls.calls import Around, Call
 from conformance.suites.operators.calls.execution import OnCopy, host_call
 from conformance.suites.operators.calls.factors import with_positive_diagonal
+from conformance.suites.operators.calls.joined import TURNED, Joined
 from conformance.suites.operators.calls.passes import Pass
 
 from .aspects import Aspect
@@ -131,6 +132,7 @@ class _Text:
         else:
             body += [f"result = {called}", f"return {self._seen()}"]
         needs = [_COTANGENTS] if "cotangents(" in "\n".join(body) else []
+        needs += [_JOINED] if isinstance(call.function, Joined) else []
         return "\n\n".join([*needs, "def run(device):\n" + textwrap.indent("\n".join(body), "    ") + "\n"])
 
     def _seen(self) -> str:
@@ -153,6 +155,11 @@ class _Text:
         if isinstance(function, OnCopy):
             first, *others = arguments
             return f"{self._function(function.function)}({', '.join([f'{first}.clone()', *others])})"
+        if isinstance(function, Joined):
+            if not isinstance(function.backend, str):
+                raise Unwritable("the backend of torch.compile has no name")
+            self._lines.append(f"joined = between({self._function(function.function)}, {function.backend!r})")
+            return f"joined({', '.join(arguments)})"
         overload, place = getattr(function, "overload", None), getattr(function, "place", "")
         if overload is not None:  # the sibling of a kernel that writes to an output of this name
             arguments = [f"{place}{text[3:]}" if text.startswith("out=") else text for text in arguments]
@@ -365,6 +372,26 @@ _COTANGENTS = """def cotangents(outputs, seed):
         numbers = torch.complex(*parts) if output.is_complex() else parts[0]
         drawn.append(numbers.to(output.dtype).to(output.device))
     return drawn
+"""
+#: ``joined.Joined`` of a function. The first run of a script is the CPU's, without a compiler.
+_JOINED = f"""TURNED = {TURNED}
+
+
+def mapped(value, change):
+    if isinstance(value, (tuple, list)):
+        return [mapped(item, change) for item in value]
+    if isinstance(value, dict):
+        return {{key: mapped(item, change) for key, item in value.items()}}
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
+def between(function, backend):
+    def joined(*args, one, **kwargs):
+        product = lambda t: t * one if t.dtype == one.dtype else t
+        turned = lambda t: t.flip(-1) if t.dim() and t.dtype in TURNED else t
+        return mapped(function(*mapped(args, product), **mapped(kwargs, product)), turned)
+
+    return torch.compile(joined, backend=backend) if found else joined
 """
 _DRAWN = """def run(device):
     draws = []

@@ -1,0 +1,168 @@
+"""Operators of PyTorch's database in compiled code: which are compiled, with which arguments, and how they are run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from conformance.judging.checker import Checker
+from conformance.numerics.budgets import OpClass
+from conformance.numerics.transfer import copied
+from conformance.numerics.trees import mapped, tensors
+from conformance.suites.operators.calls import database, execution, sampling
+from conformance.suites.operators.calls.calls import HOST, Call
+from conformance.suites.operators.calls.classes import is_a, is_fourier_transform, is_uninitialised, op_class
+from conformance.suites.operators.calls.execution import host_call, host_gradients
+from conformance.suites.operators.calls.facts import facts
+from conformance.suites.operators.calls.joined import Joined, traced, turned
+from conformance.suites.operators.calls.passes import PLAIN, cotangents, differentiable, unique
+from conformance.suites.operators.calls.work import work
+from conformance.suites.operators.checks import training
+from conformance.suites.operators.inputs import arrangements
+from conformance.suites.operators.inputs.kinds import representative
+from conformance.suites.operators.judge import oracle
+from conformance.suites.operators.judge.cells import Cell, Failure
+
+#: Kinds of operators, by what a compiler makes of them. An operator is of the first kind that takes it.
+KINDS: Final[dict[str, Callable[[Any, Call], bool]]] = {
+    "unary": lambda info, sample: is_a(info, "UnaryUfuncInfo"),
+    "binary": lambda info, sample: is_a(info, "BinaryUfuncInfo"),
+    "reductions": lambda info, sample: is_a(info, "ReductionOpInfo"),
+    "functional": lambda info, sample: info.name.startswith("nn.functional."),
+    "transforms": lambda info, sample: is_fourier_transform(info),
+    "indices": lambda info, sample: any(not t.is_floating_point() for t in tensors([sample.args, sample.kwargs])),
+    "others": lambda info, sample: True,
+}
+#: The form of a compiled call, in messages and selectors.
+FORM: Final = "compiled between others"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An operator's cell, its call, and the host's result with the gradients, of which an inference cell has none."""
+
+    cell: Cell
+    call: Call
+    due: tuple[Any, list[Any]]
+
+    @property
+    def name(self) -> str:
+        """Return the full name of the operator."""
+        return str(self.cell.info.full_name)
+
+    def on(self, device: torch.device) -> Subject:
+        """Return the subject on another device."""
+        return replace(self, cell=replace(self.cell, device=device, place=copied(torch.zeros(1), device).device))
+
+    def failure(self, backend: Any) -> Failure:
+        """Return the call that failed, with the function that was compiled, for its script."""
+        one = torch.ones((), dtype=self.cell.dtype)
+        call = self.call.into(FORM, Joined(self.cell.info.op, backend), one=one)
+        found = self.cell.failure()
+        return Failure(call, self.cell.info) if found is None else replace(found, call=call)
+
+
+def subjects(
+    names: Iterable[str], kind: str, dtype: torch.dtype, device: torch.device, check: Checker, *, trained: bool
+) -> Iterator[Subject]:
+    """Yield a call of each of these operators that is of a kind, and that a compiler can trace.
+
+    Its inputs are arranged as the operator's name draws it.
+    """
+    for name in names:
+        info = database.find(name)
+        if not _is_traced(info):
+            continue
+        amount = work(False).training if trained else work(False).inference
+        samples = sampling.pick(info, dtype, requires_grad=trained, extent=amount)
+        known = [sample for sample in samples if _is_static(info, sample)]
+        if not known or next(each for each, takes in KINDS.items() if takes(info, known[0])) != kind:
+            continue
+        chance = random.Random(f"{name} {dtype}")
+        sample = replace(representative(known), source="compiled")
+        arranged = arrangements.each(info, sample, chance.choice) or sample
+        chosen = arranged if _is_static(info, arranged) else sample
+        cell = Cell.of(info, dtype, device, check, samples)
+        chosen = chosen.named(form=FORM, seed=cell.seed, backward=PLAIN if trained else None)
+        try:
+            due = PLAIN.run(info, execution.call, host_gradients, chosen.on(HOST), chosen.seed)
+        except Exception:  # the host has no gradient here
+            continue
+        yield Subject(cell, chosen, due)
+
+
+def _is_traced(info: Any) -> bool:
+    """Return whether a compiler traces the operator: no function of PyTorch's tests, and none that resizes.
+
+    Compilers call libraries for factorisations, whose signs and orders are open. What reads memory beside its input has
+    no values that a compiler keeps.
+    """
+    if op_class(info) is OpClass.ITERATIVE or info.name.startswith("as_strided"):
+        return False
+    of_tests = str(getattr(info.op, "__module__", "")).startswith("torch.testing")
+    resizes = facts(info.name).resizes or info.name.endswith("_")
+    return not (of_tests or resizes or is_uninitialised(info))
+
+
+def _is_static(info: Any, sample: Call) -> bool:
+    """Return whether the call draws nothing, has dense tensors, and results whose shapes depend on shapes alone."""
+    made = host_call(info.op, sample)
+    results = tensors(made.value) if made.comparable else []
+    if not results or any(each.layout is not torch.strided for each in (*sample.tensors, *results)):
+        return False
+    mode = FakeTensorMode()
+
+    def fake(leaf: Any) -> Any:
+        return mode.from_tensor(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf
+
+    try:
+        first, args, kwargs = mapped(sample.arguments, fake)
+        with mode:
+            info.op(first, *args, **kwargs)
+    except Exception:  # its shapes depend on values, or PyTorch has no rule for them
+        return False
+    return True
+
+
+def run(chosen: Sequence[Subject], compiled: Callable[..., Any]) -> list[tuple[Any, list[Any]]]:
+    """Return the results of operators that ``compiled`` compiles in one graph, and their gradients, in order."""
+    functions = [Joined(each.cell.info.op) for each in chosen]
+
+    def all_of(ones: list[torch.Tensor], given: list[Any]) -> list[Any]:
+        results = []
+        for function, one, (first, args, kwargs) in zip(functions, ones, given, strict=True):
+            results.append(function(first, *args, one=one, **kwargs))
+        return results
+
+    copies = [each.cell.on(each.call) for each in chosen]
+    ones = [torch.ones((), dtype=each.cell.dtype).to(each.cell.device) for each in chosen]
+    found = compiled(all_of, fullgraph=True)(ones, [copy.arguments for copy in copies])
+    results = [traced(result, turned) for result in found]
+    outputs, inputs, given = [], [], []
+    for each, copy, result in zip(chosen, copies, results, strict=True):
+        if each.call.backward is None or not each.due[1]:
+            continue
+        own = differentiable(copy, result)
+        outputs += own
+        given += cotangents(own, each.call.seed)
+        inputs.append(unique(tensor for tensor in copy.tensors if tensor.requires_grad))
+    gradients = iter(execution.gradients(outputs, [leaf for own in inputs for leaf in own], given) if outputs else ())
+    return [(result, [next(gradients) for _ in each.due[1]]) for each, result in zip(chosen, results, strict=True)]
+
+
+def judge(subject: Subject, found: tuple[Any, list[Any]]) -> None:
+    """Compare a result and its gradients with the host's. Raises AssertionError for a difference beyond the budget."""
+    cell, call, due = subject.cell, subject.call, subject.due
+    cell.note(call)
+    if call.backward is None:
+        n = cell.judge.length(call, due[0])
+        cell.judge.result(call, found[0], due[0], oracle.of_forward(cell.info, call), n)
+        return
+    cell.judge.metadata(call, found[0], due[0])
+    given = cotangents(differentiable(call, due[0]), call.seed)
+    training.judge_values(cell, call, found, due, given)
