@@ -212,8 +212,8 @@ def _bmm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield batches of matrices with the batch that each is multiplied by."""
     for left, right in _batches():
         yield Size(_values(left, dtype), (_values(right, dtype),))
-    for left, right in _narrow():
-        yield Size(positive(3, *left, dtype=dtype), (positive(3, *right, dtype=dtype),), trained=False)
+    for one, other in _narrow():
+        yield Size(positive(3, *one, dtype=dtype), (positive(3, *other, dtype=dtype),), trained=False)
 
 
 @sizes_of("baddbmm")
@@ -222,9 +222,9 @@ def _baddbmm(dtype: torch.dtype) -> Iterator[Size]:
     for left, right in _batches():
         added = whole(left[0], left[1], right[2], dtype=dtype)
         yield Size(added, (_values(left, dtype), _values(right, dtype)))
-    for left, right in _narrow():
-        factors = positive(3, *left, dtype=dtype), positive(3, *right, dtype=dtype)
-        yield Size(whole(3, left[0], right[1], dtype=dtype), factors, trained=False)
+    for one, other in _narrow():
+        factors = positive(3, *one, dtype=dtype), positive(3, *other, dtype=dtype)
+        yield Size(whole(3, one[0], other[1], dtype=dtype), factors, trained=False)
 
 
 @sizes_of("addbmm")

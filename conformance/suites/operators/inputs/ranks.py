@@ -171,7 +171,9 @@ def broadcast_dimensions(cell: Cell) -> Iterator[Call]:
     number = _BROADCAST
     for dims in _MANY:
         given = tiers.image(cell.info, cell.dtype, _LONG_SHAPE[-dims:])
-        for turn in (0, 1) if given is not None and len(given.args) == 1 else ():
+        if given is None or len(given.args) != 1:
+            continue
+        for turn in (0, 1):
             left, right = (
                 tensor[tuple(slice(0, 1) if (dim + order) % 2 else slice(None) for dim in range(dims))].clone()
                 for order, tensor in enumerate((given.input, given.args[0]), turn)
