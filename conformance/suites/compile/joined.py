@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -12,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from conformance.judging.checker import Checker
 from conformance.numerics.budgets import OpClass
-from conformance.numerics.transfer import copied
 from conformance.numerics.trees import mapped, tensors
 from conformance.suites.operators.calls import database, execution, sampling
 from conformance.suites.operators.calls.calls import HOST, Call
@@ -28,16 +28,9 @@ from conformance.suites.operators.inputs.kinds import representative
 from conformance.suites.operators.judge import oracle
 from conformance.suites.operators.judge.cells import Cell, Failure
 
-#: Kinds of operators, by what a compiler makes of them. An operator is of the first kind that takes it.
-KINDS: Final[dict[str, Callable[[Any, Call], bool]]] = {
-    "unary": lambda info, sample: is_a(info, "UnaryUfuncInfo"),
-    "binary": lambda info, sample: is_a(info, "BinaryUfuncInfo"),
-    "reductions": lambda info, sample: is_a(info, "ReductionOpInfo"),
-    "functional": lambda info, sample: info.name.startswith("nn.functional."),
-    "transforms": lambda info, sample: is_fourier_transform(info),
-    "indices": lambda info, sample: any(not t.is_floating_point() for t in tensors([sample.args, sample.kwargs])),
-    "others": lambda info, sample: True,
-}
+#: Kinds of operators by the type of their description, and by whether a call has indices.
+_OF_TYPES: Final = {"unary": "UnaryUfuncInfo", "binary": "BinaryUfuncInfo", "reductions": "ReductionOpInfo"}
+_OF_CALLS: Final = ("others", "indices")
 #: The form of a compiled call, in messages and selectors.
 FORM: Final = "compiled between others"
 
@@ -55,9 +48,9 @@ class Subject:
         """Return the full name of the operator."""
         return str(self.cell.info.full_name)
 
-    def on(self, device: torch.device) -> Subject:
-        """Return the subject on another device."""
-        return replace(self, cell=replace(self.cell, device=device, place=copied(torch.zeros(1), device).device))
+    def on_host(self) -> Subject:
+        """Return the subject on the host."""
+        return replace(self, cell=replace(self.cell, device=HOST, place=HOST))
 
     def failure(self, backend: Any) -> Failure:
         """Return the call that failed, with the function that was compiled, for its script."""
@@ -76,17 +69,14 @@ def subjects(
     """
     for name in names:
         info = database.find(name)
-        if not _is_traced(info):
+        own = _kind_of(info)
+        if not _is_traced(info) or kind not in ((own,) if own else _OF_CALLS):
             continue
         amount = work(False).training if trained else work(False).inference
         samples = sampling.pick(info, dtype, requires_grad=trained, extent=amount)
-        known = [sample for sample in samples if _is_static(info, sample)]
-        if not known or next(each for each, takes in KINDS.items() if takes(info, known[0])) != kind:
+        chosen = next(filter(partial(_is_static, info), _choices(info, name, dtype, samples)), None)
+        if chosen is None or kind != (own or _OF_CALLS[_has_indices(chosen)]):
             continue
-        chance = random.Random(f"{name} {dtype}")
-        sample = replace(representative(known), source="compiled")
-        arranged = arrangements.each(info, sample, chance.choice) or sample
-        chosen = arranged if _is_static(info, arranged) else sample
         cell = Cell.of(info, dtype, device, check, samples)
         chosen = chosen.named(form=FORM, seed=cell.seed, backward=PLAIN if trained else None)
         try:
@@ -94,6 +84,30 @@ def subjects(
         except Exception:  # the host has no gradient here
             continue
         yield Subject(cell, chosen, due)
+
+
+def _kind_of(info: Any) -> str:
+    """Return the kind of an operator by what a compiler makes of it, "" if the call decides about it."""
+    for kind, types in _OF_TYPES.items():
+        if is_a(info, types):
+            return kind
+    if info.name.startswith("nn.functional."):
+        return "functional"
+    return "transforms" if is_fourier_transform(info) else ""
+
+
+def _has_indices(call: Call) -> bool:
+    return any(not tensor.is_floating_point() for tensor in tensors([call.args, call.kwargs]))
+
+
+def _choices(info: Any, name: str, dtype: torch.dtype, samples: list[Call]) -> Iterator[Call]:
+    """Yield the sample that stands for all, arranged and as it is, and then the others."""
+    if not samples:
+        return
+    usual = replace(representative(samples), source="compiled")
+    if (arranged := arrangements.each(info, usual, random.Random(f"{name} {dtype}").choice)) is not None:
+        yield arranged
+    yield from (usual, *(replace(sample, source="compiled") for sample in samples))
 
 
 def _is_traced(info: Any) -> bool:

@@ -9,9 +9,9 @@ from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
 
 from . import tables
-from .test_programs import HOST, Inductor, naming_torch, plainly
+from .test_programs import Inductor, naming_torch, plainly
 
-#: Kinds of operators, as ``joined.KINDS`` has them.
+#: Kinds of operators, by what a compiler makes of them.
 _KINDS = ("unary", "binary", "reductions", "indices", "functional", "transforms", "others")
 #: What is compiled of each kind.
 _COMPILED = (
@@ -86,7 +86,7 @@ def _wrong(accelerator, check, chosen):
     wrong, traced = [], []
     for subject in chosen:
         try:
-            with naming_torch(lambda subject=subject: _check_graph(Inductor, [subject.on(HOST)])):
+            with naming_torch(lambda subject=subject: _check_graph(Inductor, [subject.on_host()])):
                 _check_graph(accelerator, [subject])
             traced.append(subject.name)
         except Unsupported:

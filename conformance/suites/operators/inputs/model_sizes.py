@@ -153,14 +153,14 @@ def _products(dtype: torch.dtype) -> Iterator[tuple[tuple[int, int], tuple[int, 
     yield (129, _CHANNELS), (_CHANNELS, 96)
 
 
-def _narrow() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield shapes of two matrices with each choice of one and many rows, terms and columns.
+def _narrow(dtype: torch.dtype, *batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield two matrices, or batches of them, with each choice of one and many rows, terms and columns.
 
     Such a product has kernels for a vector or for one number in the place of a matrix, in each dtype.
     """
     for rows, terms, columns in itertools.product((_UNEVEN, 1), repeat=3):
         if 1 in (rows, terms, columns):
-            yield (rows, terms), (terms, columns)
+            yield positive(*batch, rows, terms, dtype=dtype), positive(*batch, terms, columns, dtype=dtype)
 
 
 def _values(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -173,8 +173,8 @@ def _mm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield matrices with the matrix that each is multiplied by."""
     for left, right in _products(dtype):
         yield Size(_values(left, dtype), (_values(right, dtype),))
-    for left, right in _narrow():
-        yield Size(positive(*left, dtype=dtype), (positive(*right, dtype=dtype),), trained=False)
+    for factor, other in _narrow(dtype):
+        yield Size(factor, (other,), trained=False)
 
 
 @sizes_of("addmm")
@@ -182,9 +182,8 @@ def _addmm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield a row with the two matrices whose product it is added to."""
     for left, right in _products(dtype):
         yield Size(whole(right[1], dtype=dtype), (_values(left, dtype), _values(right, dtype)))
-    for left, right in _narrow():
-        factors = positive(*left, dtype=dtype), positive(*right, dtype=dtype)
-        yield Size(whole(right[1], dtype=dtype), factors, trained=False)
+    for factor, other in _narrow(dtype):
+        yield Size(whole(other.shape[1], dtype=dtype), (factor, other), trained=False)
 
 
 @sizes_of("nn.functional.linear")
@@ -195,8 +194,8 @@ def _linear(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(_values(left, dtype), (_values(right[::-1], dtype), bias))
     yield Size(whole(2, 3, 8, dtype=dtype), (whole(_WORDS, 8, dtype=dtype), whole(_WORDS, dtype=dtype)))
     yield Size(whole(_ROWS, 1, 2, dtype=dtype), (whole(3, 2, dtype=dtype), whole(3, dtype=dtype)))
-    for left, right in _narrow():
-        yield Size(positive(*left, dtype=dtype), (positive(*right[::-1], dtype=dtype),), trained=False)
+    for factor, other in _narrow(dtype):
+        yield Size(factor, (other.t().contiguous(),), trained=False)
 
 
 def _batches() -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
@@ -212,8 +211,8 @@ def _bmm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield batches of matrices with the batch that each is multiplied by."""
     for left, right in _batches():
         yield Size(_values(left, dtype), (_values(right, dtype),))
-    for one, other in _narrow():
-        yield Size(positive(3, *one, dtype=dtype), (positive(3, *other, dtype=dtype),), trained=False)
+    for factor, other in _narrow(dtype, 3):
+        yield Size(factor, (other,), trained=False)
 
 
 @sizes_of("baddbmm")
@@ -222,9 +221,9 @@ def _baddbmm(dtype: torch.dtype) -> Iterator[Size]:
     for left, right in _batches():
         added = whole(left[0], left[1], right[2], dtype=dtype)
         yield Size(added, (_values(left, dtype), _values(right, dtype)))
-    for one, other in _narrow():
-        factors = positive(3, *one, dtype=dtype), positive(3, *other, dtype=dtype)
-        yield Size(whole(3, one[0], other[1], dtype=dtype), factors, trained=False)
+    for factor, other in _narrow(dtype, 3):
+        added = whole(3, factor.shape[1], other.shape[2], dtype=dtype)
+        yield Size(added, (factor, other), trained=False)
 
 
 @sizes_of("addbmm")
