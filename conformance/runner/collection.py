@@ -11,7 +11,7 @@ from conformance.accelerators.declaration import Declaration, State
 from conformance.base.errors import ConformanceError, UnknownName
 from conformance.plan.bundled import family_of, make_manifest
 from conformance.plan.case import Case
-from conformance.plan.costs import measured
+from conformance.plan.costs import is_compiled, measured
 from conformance.plan.known_cases import known_elsewhere
 from conformance.plan.run_options import RunOptions
 from conformance.plan.selection import matches, selector
@@ -65,8 +65,11 @@ class Collection:
         """Put dear cases first and probes last, and drop what stands for an empty selection."""
         # pytest leaves one item to skip for an empty parameter set; here it only means that no case was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
-        costs = measured()
-        items.sort(key=lambda item: (self._is_probe(item), costs.rank(case.id) if (case := case_of(item)) else 0.0))
+        chosen = [case for item in items if (case := case_of(item))]
+        compiled = {case.id for case in chosen if is_compiled(case.planned.requires)}
+        ranks = measured().ranks((case.id for case in chosen), compiled)
+        plain = max(ranks.values(), default=None)  # a test that is no case
+        items.sort(key=lambda item: (self._is_probe(item), ranks[case.id] if (case := case_of(item)) else plain))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

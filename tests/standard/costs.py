@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from conformance.plan.costs import DEAR, FILE, Costs
+from conformance.plan.costs import DEAR, FILE, Costs, is_compiled
 from conformance.reports.loading import load
 
 #: Workers of the simulated runs.
@@ -28,10 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("report", metavar="REPORT", type=Path, help="report folder or report.json of a whole run")
     parser.add_argument("--simulate", action="store_true", help="write nothing; print the lengths of simulated runs")
     options = parser.parse_args(arguments)
-    seconds = {case.id: case.seconds for case in load(options.report).cases}
+    cases = load(options.report).cases
+    seconds = {case.id: case.seconds for case in cases}
     costs = costs_of(seconds)
     if options.simulate:
-        print("\n".join(table(seconds, costs)))
+        compiled = {case.id for case in cases if is_compiled(case.requires)}
+        print("\n".join(table(seconds, costs.ranks(seconds, compiled))))
         return 0
     FILE.write_text(text(costs), encoding="utf-8")
     print(f"{FILE.name}: {len(costs.cases)} of {len(seconds)} cases take {DEAR:g} s and more")
@@ -54,9 +56,9 @@ def text(costs: Costs) -> str:
     return json.dumps({"areas": dict(costs.areas), "cases": ordered}, indent=0) + "\n"
 
 
-def table(seconds: Mapping[str, float], costs: Costs) -> list[str]:
+def table(seconds: Mapping[str, float], ranks: Mapping[str, tuple[int, float]]) -> list[str]:
     """Return one line for each number of workers: the simulated length, the bound, and the difference in percent."""
-    order = sorted(seconds, key=costs.rank)
+    order = sorted(seconds, key=ranks.__getitem__)
     lines = ["workers  simulated s  bound s  above"]
     for workers in WORKERS:
         length, least = simulated([seconds[id] for id in order], workers), bound(seconds.values(), workers)
