@@ -2,7 +2,10 @@
 // collectives run on a separate stream: a program that uses a result without wait() reads poison.
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
+
+#include <optional>
 
 #include "fallback.h"
 
@@ -22,7 +25,10 @@ class WaitedOnce {
   WaitedOnce(c10::intrusive_ptr<c10d::Work> inner, std::vector<CopyBack> copies)
       : inner_(std::move(inner)), copies_(std::move(copies)) {}
 
+  // PyTorch calls get_future() with Python's lock held, and gloo's threads take that lock to free Python's objects.
   void wait(std::chrono::milliseconds timeout = kNoTimeout) {
+    std::optional<pybind11::gil_scoped_release> unlocked;
+    if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
     std::lock_guard<std::mutex> turn(mutex_);
     if (done_) return;
     inner_->wait(timeout);

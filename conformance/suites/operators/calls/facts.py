@@ -60,6 +60,7 @@ class Facts:
     one_triangle: Places = ()  # one triangle of these is read, which the call names (torch.linalg.eigh: ``UPLO``)
     in_products: Places = ()  # of linear algebra: they take part in products alone, such as right-hand sides
     unequal: tuple[tuple[int, int], ...] = ()  # input and dimension that may differ, and are equal in most samples
+    degree: bool = False  # its second input is a degree: a number of steps
     scalar: str = ""  # argument that may be a tensor of one number, and is a number in each sample of the database
 
     # --- indices ---

@@ -16,6 +16,7 @@ from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_a, is_elementwise
 from conformance.suites.operators.calls.execution import host_call
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
 from . import arrangements, model_sizes, tiers, variants
@@ -166,7 +167,7 @@ def broadcast_dimensions(cell: Cell) -> Iterator[Call]:
     A kernel joins neighbouring dimensions in which the operands are alike. Here it can join none, and one that tells
     a fixed number of dimensions apart counts those in front of them wrong.
     """
-    if not is_a(cell.info, "BinaryUfuncInfo") or "polynomial" in cell.info.name:  # its degree is a number of steps
+    if not is_a(cell.info, "BinaryUfuncInfo") or facts(cell.info.name).degree:
         return
     number = _BROADCAST
     for dims in _MANY:
