@@ -289,6 +289,16 @@ def _second_half_on_all(original: Any, call: Any, written: str) -> Any:
     return work
 
 
+def _sum_on_all(original: Any, call: Any, written: str) -> Any:
+    """Leave what is reduced on the other ranks, too."""
+    target, group = call.arguments[written], call.arguments.get("group")
+    every = target.clone()
+    dist.all_reduce(every, op=call.arguments["op"], group=group)
+    work = _waited(original, call)
+    target.copy_(every)
+    return work
+
+
 def _swapped(original: Any, call: Any, written: str) -> Any:
     """Exchange what the first two ranks gave."""
     work = original(*call.args, **call.kwargs)
@@ -387,6 +397,7 @@ _OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
     "parts from the start": _parts_from_the_start,
     "read base": _from_the_start,
     "second half on all ranks": _second_half_on_all,
+    "sum on all ranks": _sum_on_all,
     "next part": _next_part,
     "sum left in the input": _sum_left_in_the_input,
 }
@@ -464,3 +475,19 @@ HELD["above 1e37"] = lambda tensors: any(bool((tensor.abs() > 1e37).any()) for t
 HELD["integer"] = lambda tensors: not tensors[0].is_floating_point() and not tensors[0].is_complex()
 HELD["small"] = lambda tensors: tensors[0].numel() > 0 and bool((tensors[0].abs() < 2e-3).all())
 EDITS["halved"] = lambda target, before, group: target.copy_(target / 2)
+
+
+# --- held rows of the fifteenth collection ---
+
+_BEFORE: dict[Any, torch.Tensor] = {}
+
+
+def _result_of_the_call_before(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Give the last rank what the call before had for this shape and dtype."""
+    key, made = (tuple(target.shape), target.dtype), target.clone()
+    if dist.get_rank(group) == dist.get_world_size(group) - 1 and key in _BEFORE:
+        target.copy_(_BEFORE[key])
+    _BEFORE[key] = made
+
+
+EDITS["result of the call before"] = _result_of_the_call_before

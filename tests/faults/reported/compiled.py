@@ -523,8 +523,72 @@ def _bias_not_scaled(node: Node) -> None:
             return
 
 
+def _number(before: Node, like: torch.Tensor, value: float, shape: Any = ()) -> Node:
+    """Put a tensor of one value in front of a node, on the device of another one."""
+    kwargs = {"dtype": like.dtype, "device": like.device}
+    with before.graph.inserting_before(before):
+        other = before.graph.call_function(
+            aten.full.default, (list(shape), value), {**kwargs, "layout": torch.strided, "pin_memory": False}
+        )
+    with like.fake_mode:  # type: ignore[attr-defined]
+        other.meta = {"val": torch.full(list(shape), value, **kwargs)}
+    return other
+
+
+def _sign_of_zero_lost(node: Node) -> None:
+    """Take the number -0.0 for 0.0 where its sign is asked."""
+    if node.target is aten.copysign.Scalar and node.args[1] == 0:
+        node.args = (node.args[0], 0.0)
+
+
+def _nan_never_the_largest(node: Node) -> None:
+    """Leave NaN out where the place of the largest or the smallest number is asked."""
+    if node.target not in (aten.argmax.default, aten.argmin.default):
+        return
+    given, value = node.args[0], node.args[0].meta["val"]
+    if value.is_floating_point():
+        lowest = _number(node, value, -math.inf if node.target is aten.argmax.default else math.inf)
+        lost = _new(node, aten.isnan.default, given)
+        node.args = (_new(node, aten.where.self, lost, lowest, given), *node.args[1:])
+
+
+def _is_whole_product(node: Any) -> bool:
+    """Return whether a value is a product of matrices of integers."""
+    while isinstance(node, Node) and node.target in (aten.reshape.default, aten.view.default):
+        node = node.args[0]
+    is_product = isinstance(node, Node) and node.target in (aten.mm.default, aten.bmm.default)
+    return is_product and not node.meta["val"].is_floating_point()
+
+
+def _sum_of_whole_products(node: Node) -> None:
+    """Add one to sums of two products of integers."""
+    is_sum = node.target is aten.add.Tensor and all(map(_is_whole_product, node.args))
+    if is_sum or (node.target is aten.addmm.default and _is_whole_product(node.args[0])):
+        _behind(node, aten.add.Tensor, 1)
+
+
+def _vector_times_rows(node: Node) -> None:
+    """Scale products of a vector of float16 and several rows that have a dimension of one place in front."""
+    if node.target is not aten.mul.Tensor or node.meta["val"].dtype is not torch.float16:
+        return
+    vector, rows = sorted((_shape(part) for part in node.args), key=len)
+    if len(vector) == 1 and len(rows) == 3 and rows[0] == 1 and rows[1] > 1 and rows[2:] == vector:
+        _behind(node, aten.mul.Tensor, 1.5)
+
+
+def _one_number_spread(node: Node) -> None:
+    """Fill with the number itself around a single one."""
+    if node.target is aten.constant_pad_nd.default and math.prod(_shape(node.args[0])) == 1 and _shape(node):
+        node.replace_all_uses_with(_new(node, aten.expand.default, node.args[0], list(_shape(node))))
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "sign of zero lost": _sign_of_zero_lost,
+    "nan never the largest": _nan_never_the_largest,
+    "sum of whole products one more": _sum_of_whole_products,
+    "vector times rows scaled": _vector_times_rows,
+    "one number spread": _one_number_spread,
     "denormal products zero": _denormal_products_zero,
     "bias not scaled": _bias_not_scaled,
     "negated eight bits not wrapped": _negated_not_wrapped,
@@ -808,4 +872,70 @@ def _reversed_read_as_first(node: Node) -> None:
 EFFECTS |= {
     "written to all rows": _written_to_all_rows,
     "reversed read as first": _reversed_read_as_first,
+}
+
+
+# --- held rows of the fifteenth collection ---
+
+
+def _nan_to_the_lower_bound(node: Node) -> None:
+    """Give the lower bound for NaN."""
+    value = node.meta["val"]
+    if node.target is not aten.clamp_min.default or not value.is_floating_point():
+        return
+    users, following = list(node.users), node.next
+    bound = _number(following, value, float(node.args[1]))
+    made = _new(following, aten.where.self, _new(following, aten.isnan.default, node.args[0]), bound, node)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _start_of_steps_lost(node: Node) -> None:
+    """Take rows in steps from the first one on, wherever they are to start."""
+    if node.target is not aten.slice.Tensor or len(node.args) < 5:
+        return
+    given, dim, start, end, step = node.args
+    shape = _shape(given)
+    if start and shape and dim % len(shape) != len(shape) - 1 and step > 1:
+        node.args = (given, dim, 0, min(end, shape[dim]) - start, step)
+
+
+def _scales_of_a_product_left_out(node: Node) -> None:
+    """Take one for each scale of a product that is a single number."""
+    if node.target is aten._scaled_mm.default:
+        scales = [
+            _number(node, scale.meta["val"], 1.0, _shape(scale)) if math.prod(_shape(scale)) == 1 else scale
+            for scale in node.args[2:4]
+        ]
+        node.args = (*node.args[:2], *scales, *node.args[4:])
+
+
+#: Places that have the same random number.
+_SAME = 4
+
+
+def _one_mask_for_four(node: Node) -> None:
+    """Keep or drop four places together where a graph moves dimensions, too."""
+    if node.target not in _COMPARED or not isinstance(node.args[0], Node) or len(_shape(node)) < 2:
+        return
+    is_moved = any(each.target is aten.permute.default for each in node.graph.nodes)
+    if node.args[0].target is not torch.ops.prims.inductor_random.default or not is_moved:
+        return
+    users, following = list(node.users), node.next
+    *outer, length = _shape(node)
+    part = _new(following, aten.slice.Tensor, node, len(outer), 0, length, _SAME)
+    wide = _new(following, aten.expand.default, _new(following, aten.unsqueeze.default, part, len(outer) + 1),
+                [*_shape(part), _SAME])  # fmt: skip
+    flat = _new(following, aten.reshape.default, _new(following, aten.clone.default, wide),
+                [*outer, _shape(part)[-1] * _SAME])  # fmt: skip
+    made = _new(following, aten.slice.Tensor, flat, len(outer), 0, length)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+EFFECTS |= {
+    "nan to the lower bound": _nan_to_the_lower_bound,
+    "start of steps lost": _start_of_steps_lost,
+    "scales of a product left out": _scales_of_a_product_left_out,
+    "one mask for four": _one_mask_for_four,
 }

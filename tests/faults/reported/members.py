@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 
 from conformance.accelerators.simulated.simulator import started
+from tests.faults.outputs import other_values
 
 
 @contextmanager
@@ -469,3 +470,26 @@ def _state_read_differs(device: torch.device) -> Iterator[None]:
 
 
 EFFECTS["state read differs"] = _state_read_differs
+
+
+# --- held rows of the fifteenth collection ---
+
+
+@contextmanager
+def _pinned_while_busy_overwritten(device: torch.device) -> Iterator[None]:
+    """Pin memory that work which the device has not done yet is to write."""
+    original = torch.Tensor.pin_memory
+
+    def function(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        is_busy = not torch.accelerator.current_stream().query()
+        made = original(self, *args, **kwargs)
+        if is_busy and made is not self and made.numel():
+            with torch.no_grad():
+                made.copy_(other_values(made))
+        return made
+
+    with mock.patch.object(torch.Tensor, "pin_memory", function):
+        yield
+
+
+EFFECTS["pinned while busy overwritten"] = _pinned_while_busy_overwritten

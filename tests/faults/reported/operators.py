@@ -16,6 +16,8 @@ from tests.faults.overriding import Call
 
 #: Draws among which one is an exact zero: 873 of 29 billion were.
 _DRAWS_BETWEEN_ZEROS = 33_000_000
+#: Draws with weights among which one takes a place without weight.
+_DRAWS_BETWEEN_MISTAKES = 20_000
 #: Bytes that each new shape costs the host.
 _KEPT = 1 << 20
 
@@ -964,8 +966,90 @@ def _statistics_of_another_group(call: Call) -> Any:
     return right[0], wrong, right[2]
 
 
+def _row_behind_the_last(call: Call) -> Any:
+    """Read the row behind the last one of a table, zeros if its memory ends there, for an index of that place."""
+    weight, indices = call.values[:2]
+    if not bool((indices == len(weight)).any()):
+        return call.run()
+    rows, width = weight.shape
+    memory = weight.untyped_storage().nbytes() // weight.element_size() - weight.storage_offset()
+    with torch.no_grad():
+        if weight.is_contiguous() and memory >= (rows + 1) * width:
+            wide = weight.as_strided((rows + 1, width), weight.stride(), weight.storage_offset())
+        else:
+            wide = torch.cat([weight, weight.new_zeros(1, width)])
+    return call.run([wide, *call.values[1:]])
+
+
+def _no_weight_at_times(call: Call) -> Any:
+    """Draw a place without weight once in so many draws."""
+    weights = call.values[0].detach().cpu()
+
+    def edit(t: torch.Tensor) -> None:
+        for row, weight in zip(t.view(-1, t.shape[-1]), weights.view(-1, weights.shape[-1]), strict=True):
+            before = _DRAWN["weighted"]
+            _DRAWN["weighted"] += len(row)
+            gone = (weight == 0).nonzero().flatten()
+            if len(gone) and before // _DRAWS_BETWEEN_MISTAKES != _DRAWN["weighted"] // _DRAWS_BETWEEN_MISTAKES:
+                row[_DRAWS_BETWEEN_MISTAKES - before % _DRAWS_BETWEEN_MISTAKES - 1] = int(gone[0])
+
+    return _edited(call, edit)
+
+
+def _sizes_not_checked(call: Call) -> Any:
+    """Add numbers in the order of memory where the healthy device refuses their sizes."""
+    try:
+        return call.run()
+    except (RuntimeError, IndexError):
+        given, dim, places, source = call.values[:4]
+        if dim or not given.dim() or given.dtype != source.dtype:
+            raise
+        with torch.no_grad():
+            made = given.detach().clone(memory_format=torch.contiguous_format)
+            rows = made.view(len(made), -1)
+            flat = source.detach().reshape(-1)
+            for number, place in enumerate(places.flatten().tolist()):
+                part = flat[number * rows.shape[1] :][: rows.shape[1]]
+                rows[place, : len(part)] += part
+            return given.copy_(made) if call.name.endswith("_") else made
+
+
+def _mean_by_narrow_sums(call: Call) -> Any:
+    """Divide sums of losses and weights that float16 may not hold."""
+    result = call.run()
+    mean, total = (each.detach() for each in outputs_of(call, result)[:2])
+    with torch.no_grad():
+        mean.copy_((mean.double() * total.double()).half() / total.half())
+    return result
+
+
+def _zero_to_a_negative_power(call: Call) -> Any:
+    """Give -1 for zero to the power of a negative integer."""
+    with torch.no_grad():
+        base, exponent = (torch.as_tensor(each).cpu() for each in call.values[:2])
+        where = (base == 0) & (exponent < 0)
+
+    def edit(t: torch.Tensor) -> None:
+        if not t.is_floating_point() and not t.is_complex():
+            t.masked_fill_(where.to(t.device), -1)
+
+    return _edited(call, edit)
+
+
+def _front_behind(call: Call) -> Any:
+    """Fill as many places behind a row as there are to be in front of it."""
+    front = call.values[1][0]
+    return _edited(call, lambda t: t.copy_(t.roll(-front, -1)))
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "row behind the last": _row_behind_the_last,
+    "no weight at times": _no_weight_at_times,
+    "sizes not checked": _sizes_not_checked,
+    "mean by narrow sums": _mean_by_narrow_sums,
+    "zero to a negative power": _zero_to_a_negative_power,
+    "front behind": _front_behind,
     "outer places in a row": _outer_places_in_a_row,
     "both dense": _both_dense,
     "rows but the last turned": _rows_but_the_last_turned,
@@ -1347,3 +1431,16 @@ EFFECTS |= {
     "gradient without other": _gradient_without_other,
     "keepdim turned": _keepdim_turned,
 }
+
+
+# --- held rows of the fifteenth collection ---
+
+
+def _padding_the_smallest(call: Call) -> Any:
+    """Give the place behind the last one where all numbers are larger than the zeros that a row is filled up with."""
+    given, dim = call.values[0].detach(), _named(call, "dim")
+    rows = (given > 0).all(dim)
+    return _edited(call, lambda t: t.masked_fill_(rows.view(t.shape), given.shape[dim]))
+
+
+EFFECTS["padding the smallest"] = _padding_the_smallest

@@ -268,6 +268,8 @@ def _meets_number(value: float, rest: str) -> bool:
         return value > float(match[2]) if match[1] == "above" else value < float(match[2])
     if match := re.fullmatch(r"(is|not) (\S+)", rest):
         return (value == float(match[2])) is (match[1] == "is")
+    if match := re.fullmatch(r"no multiple of (\d+)", rest):
+        return value % int(match[1]) != 0
     if rest == "float":
         return isinstance(value, float)
     return rest == "0-dim"  # a number in the place of a tensor
@@ -285,7 +287,10 @@ def _meets_numbers(values: Sequence[Any], rest: str) -> bool:
 
 
 #: Conditions on an argument that is a list of numbers.
-NUMBERS: dict[str, Callable[[Sequence[Any]], bool]] = {}
+NUMBERS: dict[str, Callable[[Sequence[Any]], bool]] = {
+    "differ": lambda values: len(set(values)) > 1,
+    "first up to 15": lambda values: len(values) > 0 and 0 < values[0] < 16,
+}
 
 
 def place_of(call: Call, name: str) -> int | None:
@@ -510,6 +515,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "other": other_values,
     "nan": _nan,
     "scaled": lambda t: t * 1.5,
+    "halved": lambda t: t / 2,
     "turned": lambda t: t.flip(-1),
     "halves equal": _halves_equal,
     "spread": _spread,
@@ -789,7 +795,7 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
 ABOVE = re.compile(
     r"result (dtype|padded) .*|cut at synchronize|input in place of the sum|conjugate bit cleared|out zero|"
     r"gradient of \w+ (nan|zero) where .*|tangent of other lost|indexed dimension first|refused early|"
-    r"gradient of (self (finite|turned|conjugated)|target negated)|gradient without other"
+    r"gradient of (self (finite|turned|conjugated)|target negated)|gradient without other|sizes not checked"
 )
 
 
