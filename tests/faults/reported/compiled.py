@@ -916,21 +916,26 @@ _SAME = 4
 
 def _one_mask_for_four(node: Node) -> None:
     """Keep or drop four places together where a graph moves dimensions, too."""
-    if node.target not in _COMPARED or not isinstance(node.args[0], Node) or len(_shape(node)) < 2:
+    if node.target is not aten.native_dropout.default or node.args[2] is False:
         return
+    given, chance = node.args[:2]
     is_moved = any(each.target is aten.permute.default for each in node.graph.nodes)
-    if node.args[0].target is not torch.ops.prims.inductor_random.default or not is_moved:
+    *outer, length = _shape(given) or (1,)
+    if not outer or not is_moved:
         return
-    users, following = list(node.users), node.next
-    *outer, length = _shape(node)
-    part = _new(following, aten.slice.Tensor, node, len(outer), 0, length, _SAME)
+    users, following = [list(_part(node, number)) for number in range(2)], node.next
+    mask = _new(following, operator.getitem, node, 1)
+    part = _new(following, aten.slice.Tensor, mask, len(outer), 0, length, _SAME)
     wide = _new(following, aten.expand.default, _new(following, aten.unsqueeze.default, part, len(outer) + 1),
                 [*_shape(part), _SAME])  # fmt: skip
     flat = _new(following, aten.reshape.default, _new(following, aten.clone.default, wide),
                 [*outer, _shape(part)[-1] * _SAME])  # fmt: skip
-    made = _new(following, aten.slice.Tensor, flat, len(outer), 0, length)
-    for user in users:
-        user.replace_input_with(node, made)
+    kept = _new(following, aten.slice.Tensor, flat, len(outer), 0, length)
+    left = _new(following, aten.mul.Tensor, given, 1 / (1 - chance) if chance < 1 else 0.0)
+    made = _new(following, aten.mul.Tensor, left, kept)
+    for each, other in zip(users, (made, kept), strict=True):
+        for user in each:
+            user.replace_all_uses_with(other)
 
 
 EFFECTS |= {
