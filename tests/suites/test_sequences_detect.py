@@ -408,7 +408,7 @@ def _refused(found: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def _joined(kind: str, mode: str = "inference") -> str:
-    return f"compile.operators[{kind}-float32-{mode}-deep]"
+    return f"compile.operators[{kind}-float32-{mode}{'' if (kind, mode) == ('reductions', 'inference') else '-deep'}]"
 
 
 #: A compiler, the case that has to fail, and a part of its message.

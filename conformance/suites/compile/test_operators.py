@@ -20,6 +20,8 @@ _COMPILED = (
     ("bfloat16", Mode.INFERENCE),
     ("int64", Mode.INFERENCE),
 )
+#: What a run without the deep tier compiles: what compilers write as loops of their own, in a few seconds.
+_ALWAYS = ("reductions", "float32", Mode.INFERENCE)
 #: Timeout in seconds. Each operator takes a compiler a fifth of a second, and one that fails is compiled again.
 _DEADLINE = 900.0
 #: Operators of one graph. Alone, each would take six times as long.
@@ -29,18 +31,21 @@ _SHOWN = 8
 
 
 def generate():
-    """Return the cases of each kind, dtype and mode. All are of the deep tier: each takes a compiler half a minute."""
+    """Return the cases of each kind, dtype and mode. All but one are deep: each takes a compiler half a minute."""
     chosen = [(kind, dtype, mode) for kind in _KINDS for dtype, mode in _COMPILED]
     # PyTorch has no Fourier transform in bfloat16.
     return [_case(*each) for each in chosen if each[:2] != ("transforms", "bfloat16")]
 
 
 def _case(kind, dtype, mode):
-    axes = (("kind", kind), ("dtype", dtype), ("mode", mode.value), ("depth", "deep"))
+    axes = (("kind", kind), ("dtype", dtype), ("mode", mode.value))
+    is_deep = (kind, dtype, mode) != _ALWAYS
+    if is_deep:
+        axes += (("depth", "deep"),)
     return Case(
         id=f"compile.operators[{'-'.join(value for _, value in axes)}]",
         area="compile",
-        tier=Tier.DEEP,
+        tier=Tier.DEEP if is_deep else Tier.UNIT,
         axes=axes,
         requires=(COMPILE.cell, *(Cell(f"operators.{name}", dtype, "inference") for name in ("flip", "mul"))),
         deadline=_DEADLINE,

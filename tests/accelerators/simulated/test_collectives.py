@@ -30,7 +30,7 @@ def test_a_refused_collective_leaves_nothing_behind():
     assert again.tolist() == [1.0] * 3
 
 
-#: A rank that asks for the future of a sum, and counts in another thread meanwhile. The second rank comes a second late.
+#: A rank that asks for the future of a sum, and counts in another thread meanwhile. The second rank comes late.
 _COUNTING = """
 import sys, threading, time
 import torch
