@@ -65,11 +65,11 @@ class Collection:
         """Put dear cases first and probes last, and drop what stands for an empty selection."""
         # pytest leaves one item to skip for an empty parameter set; here it only means that no case was selected.
         items[:] = [item for item in items if case_of(item) or family_of(getattr(item, "function", None)) is None]
-        chosen = [case for item in items if (case := case_of(item))]
-        compiled = {case.id for case in chosen if is_compiled(case.planned.requires)}
-        ranks = measured().ranks((case.id for case in chosen), compiled)
-        plain = max(ranks.values(), default=None)  # a test that is no case
-        items.sort(key=lambda item: (self._is_probe(item), ranks[case.id] if (case := case_of(item)) else plain))
+        chosen = {item: case for item in items if (case := case_of(item))}
+        compiled = {case.id for case in chosen.values() if is_compiled(case.planned.requires)}
+        ranks = measured().ranks((case.id for case in chosen.values()), compiled)
+        last = max(ranks.values(), default=None)  # for a test that is no case
+        items.sort(key=lambda item: (self._is_probe(item), ranks[chosen[item].id] if item in chosen else last))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

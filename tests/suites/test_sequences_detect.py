@@ -422,6 +422,9 @@ COMPILERS = (
     ("a norm's last row", _compiler_of("linalg_vector_norm", _twice_at_last), _joined("reductions"), "vector_norm"),
     ("a row by index", _compiler_of("index_copy", _twice_at_last), _joined("indices"), "index_copy"),
     ("a refusal", _compiler_of("amin", _refused), _joined("reductions"), "amin: compiled code is refused"),
+    ("rows of a roll", _compiler_of("roll", _twice_at_last), "compile.drawn[int64]", ".roll("),
+    ("a sign", _compiler_of("copysign", lambda found, *_, **__: found.abs()), "compile.drawn[float32]", "copysign"),
+    ("a refused pad", _compiler_of("pad", _refused), "compile.drawn[int64]", "compiled code is refused"),
     ("the gradient of a norm", _compiler_of("renorm", _half_gradient), _joined("others", "training"), "renorm"),
 )  # fmt: skip
 

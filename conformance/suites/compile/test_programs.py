@@ -327,7 +327,7 @@ def test_special(accelerator, declaration, check, device):
         found = compiled(all_of, fullgraph=True)(left.to(device), right.to(device))
 
     for what, actual, wanted in zip(_ELEMENTWISE, found, all_of(left, right), strict=True):
-        _check_same(check, what, actual.cpu(), wanted)
+        check_same(check, what, actual.cpu(), wanted)
     exact = tables.EXACT + (tables.SUBNORMAL if declaration.supports(DENORMALS.cell) else ())
     for table in (exact, tables.WRITING, tables.CHAINED, tables.WIDE, tables.RUNNING):
         _check_exact(accelerator, declaration, check, device, table)
@@ -360,7 +360,7 @@ def _check_gradients(accelerator, declaration, check, device) -> None:
         return torch.stack(results).sum((1, 2))
 
     for what, found, due in _gradients(accelerator, declaration, device, tables.MOVING, given, losses, torch.float32):
-        _check_same(check, what, found.cpu(), due)
+        check_same(check, what, found.cpu(), due)
 
 
 def _gradients(accelerator, declaration, device, table, given, losses, dtype):
@@ -404,10 +404,10 @@ def _check_exact(accelerator, declaration, check, device, table) -> None:
     for (what, _), actual, wanted in zip(chosen, found, all_of(*given), strict=True):
         actual = actual.cpu()
         check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {what}")
-        _check_same(check, what, actual, wanted, signed=what in tables.SIGNED)
+        check_same(check, what, actual, wanted, signed=what in tables.SIGNED)
 
 
-def _check_same(check, what: str, actual: torch.Tensor, wanted: torch.Tensor, *, signed: bool = False) -> None:
+def check_same(check, what: str, actual: torch.Tensor, wanted: torch.Tensor, *, signed: bool = False) -> None:
     """Check two results on the host for equal numbers. NaN equals NaN, and, unless ``signed``, -0 equals 0."""
     check.equal(actual.isnan(), wanted.isnan(), f"where {what} is NaN")
     same = actual == wanted
