@@ -18,7 +18,7 @@ _TOGETHER = 24
 #: Graphs of a deep case, whose programs are other ones.
 _GRAPHS = 8
 #: Timeout in seconds. A graph takes a compiler ten seconds on a slow machine; a program that fails is compiled again.
-_DEADLINE = 900.0
+_DEADLINE = 300.0
 
 
 def generate():

@@ -23,7 +23,7 @@ _COMPILED = (
 #: What a run without the deep tier compiles: what compilers write as loops of their own, in a few seconds.
 _ALWAYS = ("reductions", "float32", Mode.INFERENCE)
 #: Timeout in seconds. Each operator takes a compiler a fifth of a second, and one that fails is compiled again.
-_DEADLINE = 900.0
+_DEADLINE = 300.0
 #: Operators of one graph. Alone, each would take six times as long.
 _TOGETHER = 24
 #: Operators whose failures a message shows.
