@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -9,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.numerics.trees import leaves, mapped
+from conformance.suites.compile import tables
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 
 from .test_inputs_of_conditions import only
-from .test_inputs_of_real_bugs import Device, red
+from .test_inputs_of_real_bugs import Device, check_compiled, red
 from .test_operators_detect import run
 
 #: Whether a call meets the condition of a defect.
@@ -282,3 +285,124 @@ def test_places_beyond_32_bits_are_refused(name: str, monkeypatch: pytest.Monkey
 
     only(monkeypatch, "bounds.bounds")
     red(f"{name}[float32-inference]", execute, "beyond 32 bits.*: accepted", monkeypatch)
+
+
+#: Gives another result of a call of a kernel with this name, or None.
+Other = Callable[[str, Any, Any], Any]
+
+
+class Miscomputed(TorchDispatchMode):
+    """Computes some kernels in another way."""
+
+    def __init__(self, other: Other) -> None:
+        super().__init__()
+        self.other = other
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = self.other(func._schema.name.removeprefix("aten::"), func, args)
+        return func(*args, **(kwargs or {})) if found is None else found
+
+
+def _sign_of_zero_is_lost(name: str, function: Any, args: Any) -> Any:
+    return args[0].abs() if name == "copysign" and isinstance(args[1], float) and args[1] == 0 else None
+
+
+def _infinities_are_large(name: str, function: Any, args: Any) -> Any:
+    is_infinite = name in ("add", "mul", "div") and isinstance(args[1], float) and math.isinf(args[1])
+    return function(args[0], math.copysign(3e38, args[1])) if is_infinite else None
+
+
+def _a_number_is_filled_in_without_its_sign(name: str, function: Any, args: Any) -> Any:
+    return function(*args[:-1], 0.0) if name in ("masked_fill", "full_like") and args[-1] == 0 else None
+
+
+def _nan_is_never_chosen(names: tuple[str, ...]) -> Other:
+    def other(name: str, function: Any, args: Any) -> Any:
+        if name not in names or not args[0].is_floating_point():
+            return None
+        last = -math.inf if "max" in name else math.inf
+        return function(args[0].nan_to_num(last, math.inf, -math.inf), *args[1:])
+
+    return other
+
+
+def _a_later_nan_is_chosen(name: str, function: Any, args: Any) -> Any:
+    """Give the last place in the place of the first one, of all numbers."""
+    if name not in ("argmax", "argmin") or args[1:2] not in ((), (None,)) or args[0].numel() < 1000:
+        return None
+    return args[0].numel() - 1 - function(args[0].flip(0))
+
+
+def _through_floats(names: tuple[str, ...]) -> Other:
+    def other(name: str, function: Any, args: Any) -> Any:
+        kinds = {torch.int32: torch.float32, torch.int64: torch.float64}
+        if name not in names or any(not isinstance(each, torch.Tensor) or each.dtype not in kinds for each in args):
+            return None
+        dtype = args[0].dtype
+        return function(*(each.to(kinds[dtype]) for each in args)).to(dtype)
+
+    return other
+
+
+def _sums_of_products_in_floats() -> Other:
+    """Return what joins two products and their sum, and computes in float64."""
+    made: dict[int, tuple[Any, Any]] = {}
+
+    def other(name: str, function: Any, args: Any) -> Any:
+        if any(getattr(each, "dtype", None) is not torch.int64 for each in args):
+            return None
+        if name == "mul":
+            product = function(*args)
+            made[id(product)] = product, args
+            return product
+        if name != "add" or any(id(each) not in made for each in args):
+            return None
+        (_, (a, x)), (_, (b, y)) = (made[id(each)] for each in args)
+        return (a.double() * x.double() + b.double() * y.double()).to(torch.int64)
+
+    return other
+
+
+def _a_vector_is_not_broadcast(dtype: torch.dtype) -> Other:
+    def other(name: str, function: Any, args: Any) -> Any:
+        if name not in ("mul", "add", "sub") or any(getattr(each, "dtype", None) is not dtype for each in args):
+            return None
+        vector, rows = sorted(args, key=torch.Tensor.dim)
+        return wrong(function(*args)) if vector.dim() == 1 and rows.dim() > 2 and rows.shape[0] == 1 else None
+
+    return other
+
+
+def _one_number_is_spread(name: str, function: Any, args: Any) -> Any:
+    is_one = name == "constant_pad_nd" and args[0].numel() == 1
+    return args[0].expand(function(*args).shape).clone() if is_one else None
+
+
+def _single_numbers_are_turned(name: str, function: Any, args: Any) -> Any:
+    is_of_single = name in ("cat", "stack") and all(part.numel() == 1 for part in args[0])
+    return function(args[0][::-1], *args[1:]) if is_of_single else None
+
+
+@pytest.mark.parametrize(
+    ("table", "other", "message"),
+    [
+        (tables.EXACT, _sign_of_zero_is_lost, "signs of numbers"),
+        (tables.EXACT, _infinities_are_large, "sums with numbers"),
+        (tables.EXACT, _a_number_is_filled_in_without_its_sign, "numbers filled in"),
+        *((tables.EXACT, _a_vector_is_not_broadcast(getattr(torch, dtype)), f"product of a vector and rows of {dtype}")
+          for dtype in ("float16", "bfloat16", "float32")),
+        *((tables.CHAINED, _nan_is_never_chosen((name,)), f"{what} of NaN")
+          for name, what in (("argmax", "argmax"), ("argmin", "argmin"), ("max", "values of max"),
+                             ("min", "values of min"), ("amax", "amax"), ("amin", "amin"))),
+        (tables.CHAINED, _a_later_nan_is_chosen, "argmax of NaN in a long row"),
+        (tables.CHAINED, _one_number_is_spread, "one number between zeros"),
+        (tables.CHAINED, _single_numbers_are_turned, "single numbers in a row"),
+        (tables.WIDE, _through_floats(("mm",)), "two products of matrices in int32"),
+        (tables.WIDE, _sums_of_products_in_floats(), "sum of two products in int64"),
+    ],
+)  # fmt: skip
+def test_compiled_numbers_vectors_and_single_places(table: tuple[tables.Row, ...], other: Other, message: str) -> None:
+    check_compiled(table, lambda: Miscomputed(lambda *call: None))
+
+    with pytest.raises(AssertionError, match=message):
+        check_compiled(table, lambda: Miscomputed(other))

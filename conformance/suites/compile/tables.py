@@ -6,6 +6,7 @@ Each has the operator and the dtype that a device has to claim. ``EXACT`` and ``
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -224,6 +225,162 @@ def _largest_quotients(operands: Operands) -> torch.Tensor:
     return quotients == quotients.amax(-1, keepdim=True)
 
 
+#: Functions of a tensor and of numbers that stand in the code: a compiler writes these down, and compares them with
+#: zero. (name, operator, numbers, function.) The first ones copy a number or its sign; that of NaN is open.
+_COPIES: tuple[tuple[str, str, tuple[float, ...], Callable[[torch.Tensor, float], torch.Tensor]], ...] = (
+    ("signs of numbers", "copysign", (-0.0, -math.inf), torch.copysign),
+    ("numbers or a tensor", "where", (-0.0, math.nan), lambda x, number: torch.where(x > 0, number, x)),
+    ("numbers filled in", "masked_fill", (-0.0, -math.inf), lambda x, number: x.masked_fill(x > 0, number)),
+    ("tensors of numbers", "full_like", (-0.0, -math.inf), torch.full_like),
+    ("numbers around a tensor", "constant_pad_nd", (-0.0, math.inf), lambda x, number: F.pad(x, (1, 2), value=number)),
+)
+_ARITHMETIC: tuple[tuple[str, str, tuple[float, ...], Callable[[torch.Tensor, float], torch.Tensor]], ...] = (
+    ("sums with numbers", "add", (math.inf, math.nan), lambda x, number: x + number),
+    ("differences from numbers", "sub", (-math.inf,), lambda x, number: number - x),
+    ("products with numbers", "mul", (-0.0, -math.inf), lambda x, number: x * number),
+    ("quotients by numbers", "true_divide", (-0.0, math.inf), lambda x, number: x / number),
+    ("quotients of numbers", "true_divide", (-0.0, -math.inf), lambda x, number: number / x),
+)
+
+
+def _with_numbers(operands: Operands, run: Any, numbers: tuple[float, ...]) -> torch.Tensor:
+    return torch.stack([run(operands.special, number) for number in numbers])
+
+
+def _numbered() -> Iterator[Row]:
+    """Yield functions of a tensor and of numbers that are zero with a sign, infinite, or NaN."""
+    for name, operator, numbers, run in (*_COPIES, *_ARITHMETIC):
+        yield name, operator, "float32", partial(_with_numbers, run=run, numbers=numbers)
+    for dtype in ("bfloat16", "int64"):
+        yield f"signs of zero for {dtype}", "copysign", dtype, partial(_signs_of_zero, dtype=getattr(torch, dtype))
+
+
+def _signs_of_zero(operands: Operands, dtype: torch.dtype) -> torch.Tensor:
+    return torch.copysign(operands.divisors.to(dtype), -0.0)
+
+
+_PAIRED: tuple[tuple[str, str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]], ...] = (
+    ("product", "mul", torch.mul),
+    ("difference", "sub", torch.sub),
+)
+
+
+def _with_rows(operands: Operands, run: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Combine a vector and eleven rows in both orders, with one or two dimensions of one place in front of the rows."""
+    vector, rows = (operands.terms[0, : 64 * 12] % 13 - 6).to(dtype).split((64, 64 * 11))
+    given = rows.view(1, 11, 64)
+    return torch.cat([run(vector, given), run(given[None], vector)[0]])
+
+
+def _broadcast() -> Iterator[Row]:
+    """Yield functions of a vector and rows, of small integers that each dtype holds."""
+    for (name, operator, run), dtype in itertools.product(_PAIRED, ("float16", "bfloat16", "float32")):
+        combined = partial(_with_rows, run=run, dtype=getattr(torch, dtype))
+        yield f"{name} of a vector and rows of {dtype}", operator, dtype, combined
+
+
+def _with_nan(operands: Operands, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return rows with a NaN or two in each, not at the ends of all."""
+    return torch.where(operands.integers % 7 == 3, math.nan, operands.halves.to(dtype))
+
+
+def _places(operands: Operands, find: Any) -> torch.Tensor:
+    """Return the places that are found in rows, in columns and in the whole of numbers with NaN."""
+    given = _with_nan(operands)
+    return torch.stack([find(given, -1), find(given, 0), find(given).expand(9)])
+
+
+def _places_in_rows(operands: Operands, find: Any, dtype: torch.dtype) -> torch.Tensor:
+    return find(_with_nan(operands, dtype), -1)
+
+
+def _place_in_long(operands: Operands, find: Any) -> torch.Tensor:
+    """Return the place that is found among many numbers with two NaN, of which no block of 1,024 holds both."""
+    given = _long(operands)
+    return find(torch.where((given == given[1501]) | (given == given[2999]), math.nan, given))
+
+
+def _best(operands: Operands, find: Any, part: int) -> torch.Tensor:
+    """Return what is found in rows and in columns of numbers with NaN: values or places."""
+    given = _with_nan(operands)
+    return torch.stack([find(given, -1)[part], find(given, 0)[part]])
+
+
+def _best_value(operands: Operands, find: Any) -> torch.Tensor:
+    """Return the value that is found in columns and in the whole of numbers with NaN."""
+    given = _with_nan(operands)
+    return torch.stack([find(given, 0), find(given).expand(9)])
+
+
+def _chosen() -> Iterator[Row]:
+    """Yield choices among numbers with NaN, which is the largest one and the smallest one."""
+    for which in ("max", "min"):
+        name, find, best = f"arg{which}", getattr(torch, f"arg{which}"), getattr(torch, which)
+        yield f"{name} of NaN", name, "float32", partial(_places, find=find)
+        for dtype in ("float16", "bfloat16"):
+            run = partial(_places_in_rows, find=find, dtype=getattr(torch, dtype))
+            yield f"{name} of NaN in {dtype}", name, dtype, run
+        yield f"{name} of NaN in a long row", name, "float32", partial(_place_in_long, find=find)
+        for part, what in enumerate(("values", "places")):
+            run = partial(_best, find=best, part=part)
+            yield f"{what} of {which} of NaN", f"{which}.reduction_with_dim", "float32", run
+        yield f"a{which} of NaN", f"a{which}", "float32", partial(_best_value, find=getattr(torch, f"a{which}"))
+        yield f"{which} of NaN", f"{which}.reduction_no_dim", "float32", lambda o, best=best: best(_with_nan(o))
+
+
+def _of_whole(operands: Operands, run: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return a function of two matrices of integers that floats of the dtype's size do not hold, and of small ones."""
+    small = operands.divisors.to(dtype)
+    large = operands.integers.to(dtype) * (_FAR >> 4 if dtype is torch.int64 else 1)
+    return run(large, large - small, small, small + 2)
+
+
+#: Functions of two matrices of large integers, and of two of small ones: (name, operator, dtypes, function). No result
+#: overflows.
+_WHOLE: tuple[tuple[str, str, tuple[str, ...], Callable[..., torch.Tensor]], ...] = (
+    ("sum of two products of matrices", "mm", ("int32", "int64"), lambda a, b, x, y: a @ x + b @ y),
+    ("multiple of a product of matrices and a matrix", "mm", ("int32",), lambda a, b, x, y: (x @ y) * 3 + a),
+    ("sum of two products", "mul", ("int32", "int64"), lambda a, b, x, y: a * x + b * y),
+    ("difference of two products", "mul", ("int64",), lambda a, b, x, y: a * x - y * b),
+    ("sum with a product and a factor", "addcmul", ("int64",), lambda a, b, x, y: torch.addcmul(a, b, x, value=3)),
+)  # fmt: skip
+
+
+def _fused() -> Iterator[Row]:
+    for name, operator, dtypes, run in _WHOLE:
+        for dtype in dtypes:
+            yield f"{name} in {dtype}", operator, dtype, partial(_of_whole, run=run, dtype=getattr(torch, dtype))
+
+
+def _one(operands: Operands) -> torch.Tensor:
+    """Return a matrix of one number."""
+    return operands.halves[4:5, 2:3]
+
+
+#: Functions of a tensor that has one place in each dimension, or in one of them, and that becomes larger or moves.
+_SINGLE: tuple[Row, ...] = (
+    ("one number between zeros", "constant_pad_nd", "float32", lambda o: F.pad(_one(o)[None], (10, 10))),
+    ("one computed number between others", "constant_pad_nd", "float32",
+     lambda o: F.pad(_one(o) * 2 + 3, (1, 2, 2, 1), value=3.0)),
+    ("a sum between zeros", "constant_pad_nd", "float32", lambda o: F.pad(o.halves[1:].sum().view(1), (2, 3))),
+    ("one integer between zeros", "constant_pad_nd", "int64", lambda o: F.pad(o.integers[:1, :1], (1, 2))),
+    ("one truth between others", "constant_pad_nd", "bool", lambda o: F.pad(o.halves[:1, :1] < 0, (1, 2, 0, 1))),
+    ("a row between zeros", "constant_pad_nd", "float32", lambda o: F.pad(o.halves[:1], (0, 0, 2, 3))),
+    ("a column between zeros", "constant_pad_nd", "float32", lambda o: F.pad(o.halves[:, :1], (2, 3))),
+    ("single numbers in a row", "cat", "float32", lambda o: torch.cat([_one(o), o.halves[:1, :1], _one(o) * 3])),
+    ("a number before rows", "cat", "float32", lambda o: torch.cat([_one(o), o.halves[:, :1]])),
+    ("numbers without dimensions in a row", "stack", "float32",
+     lambda o: torch.stack([o.halves[1:].sum(), o.halves[0, 0], o.halves.amax()])),
+    ("one number rolled and mirrored", "roll", "float32", lambda o: (_one(o) + 1).roll(1, 0).flip(0, 1) * 2),
+    ("one number many times", "__getitem__", "float32", lambda o: (_one(o) + 1)[0][o.index * 0]),
+    ("one number repeated", "repeat", "float32", lambda o: (_one(o) * 2).repeat(2, 3)),
+    ("one number beside a diagonal", "diag_embed", "float32", lambda o: torch.diag_embed(_one(o), 1)),
+    ("one number below the diagonal", "tril", "float32", lambda o: torch.tril((_one(o) + 1).expand(3, 3), -1)),
+    ("one number at an index", "index_put", "float32",
+     lambda o: _one(o).new_zeros(5).index_put((o.index[1:2],), _one(o)[0])),
+)  # fmt: skip
+
+
 EXACT: tuple[Row, ...] = (
     ("round", "round", "float32", lambda o: torch.round(o.halves)),
     ("floor", "floor", "float32", lambda o: torch.floor(o.halves)),
@@ -293,6 +450,8 @@ EXACT: tuple[Row, ...] = (
     ("integers over a power of two", "true_divide", "int64", lambda o: o.divisors / 4),
     ("int32 and int64", "add", "int32", lambda o: o.divisors.to(torch.int32) + o.integers),
     ("clamp of integers", "clamp", "int64", lambda o: torch.clamp(o.integers, -3, (1 << 24) + 5)),
+    *_numbered(),
+    *_broadcast(),
 )  # fmt: skip
 
 #: Exact functions whose results are below the normal numbers, for a device that keeps these.
@@ -345,6 +504,8 @@ CHAINED: tuple[Row, ...] = (
     ("which quotients of bfloat16 are the largest", "amax", "bfloat16", _largest_quotients),
     ("running sums of the sums of long rows", "cumsum", "float32",
      lambda o: F.pad(_long_rows(o).sum(-1).cumsum(0), (2, 1), value=3.0)),
+    *_chosen(),
+    *_SINGLE,
 )  # fmt: skip
 
 #: A number beyond 32 bits, and one that float64 does not hold.
@@ -376,13 +537,15 @@ WIDE: tuple[Row, ...] = (
     ("// of a number by integers", "floor_divide", "int64", lambda o: -(10**12) // o.divisors),
     ("% of a number by integers", "remainder", "int64", lambda o: -(10**12) % o.divisors),
     *_divided(),
+    *_fused(),
 )  # fmt: skip
 
 #: Exact functions with a running result: the last numbers of a row lie behind the first group of threads.
 RUNNING: tuple[Row, ...] = tuple(_running())
 
 #: Exact functions whose zeros have a sign that PyTorch defines: it is copied or taken from the other operand.
-SIGNED = ("neg", "where", "copysign")
+SIGNED = ("neg", "where", "copysign", *(name for name, *_ in _COPIES), "signs of zero for bfloat16",
+          "signs of zero for int64")  # fmt: skip
 
 #: Functions of a matrix whose sizes change from call to call: (name, operator, function).
 SIZED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
