@@ -287,6 +287,20 @@ def test_places_beyond_32_bits_are_refused(name: str, monkeypatch: pytest.Monkey
     red(f"{name}[float32-inference]", execute, "beyond 32 bits.*: accepted", monkeypatch)
 
 
+@pytest.mark.parametrize("name", ["nn.functional.embedding_bag", "nn.functional.embedding", "gather"])
+def test_the_first_place_behind_the_last_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel reads the last place for the one behind it, and refuses all others."""
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        table, index = tensors(sample)[:2]
+        place = sample.args[0] if name == "gather" else 0
+        count = table.shape[place] if table.dim() else 1
+        return call(function, sample.with_tensor(index, index.where(index != count, count - 1)), **extra)
+
+    only(monkeypatch, "bounds.bounds")
+    red(f"{name}[float32-inference]", execute, "beyond the end.*: accepted", monkeypatch)
+
+
 #: Gives another result of a call of a kernel with this name, or None.
 Other = Callable[[str, Any, Any], Any]
 

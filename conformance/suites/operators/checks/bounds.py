@@ -51,18 +51,31 @@ def bounds(cell: Cell) -> None:
 def _beyond(info: Any, sample: Call) -> Iterator[Call]:
     """Yield the sample with the last index one beyond the end, before the beginning, or beyond 32 bits."""
     for number, index in enumerate(sample.tensors):
-        if index.dtype is not torch.int64 or index.layout is not torch.strided:
+        # Where bags begin is not checked by PyTorch's embedding_bag.
+        if index.dtype is not torch.int64 or index.layout is not torch.strided or index is sample.kwargs.get("offsets"):
             continue
-        others = [tensor for tensor in sample.tensors if tensor is not index]
-        is_flat = facts(info.name).flat_indices
-        end = max((t.numel() if is_flat else max(t.shape, default=1) for t in others), default=1)
-        flat = index.clone(memory_format=torch.contiguous_format).reshape(-1)
-        wrong = {"beyond the end": end, "before the beginning": -end - 1, "beyond 32 bits": _CUT + int(flat[-1])}
+        last = int(index.reshape(-1)[-1])
+        end = _end(info, sample, index)
+        wrong = {"beyond the end": end, "before the beginning": -end - 1, "beyond 32 bits": _CUT + last}
         for name, value in wrong.items():
-            changed = flat.clone()
-            changed[-1] = value
-            other = sample.with_tensor(index, changed.reshape(index.shape))
-            yield other.named(change=f"input {number} {name}")
+            yield _pointing(sample, index, value).named(change=f"input {number} {name}")
+
+
+def _end(info: Any, sample: Call, index: torch.Tensor) -> int:
+    """Return the first place behind what an index may name: the smallest size in the call that the host refuses."""
+    others = [tensor for tensor in sample.tensors if tensor is not index]
+    if facts(info.name).flat_indices:
+        return max((tensor.numel() for tensor in others), default=1)
+    sizes = sorted({size for tensor in others for size in tensor.shape}) or [1]
+    refused = (size for size in sizes if attempt(call, info, _pointing(sample, index, size).on(HOST)).error is not None)
+    return next(refused, sizes[-1])
+
+
+def _pointing(sample: Call, index: torch.Tensor, value: int) -> Call:
+    """Return the sample with another last index."""
+    changed = index.clone(memory_format=torch.contiguous_format).reshape(-1)
+    changed[-1] = value
+    return sample.with_tensor(index, changed.reshape(index.shape))
 
 
 def _others(info: Any, sample: Call, beyond: Call) -> Iterator[Call]:
