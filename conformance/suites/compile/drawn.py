@@ -22,6 +22,8 @@ _STEPS, _TRIES = 6, 40
 _LARGEST: Final = 4096
 #: By dtype, the power of two that divides all finite numbers, and the power of two below which they are.
 _GRID: Final = {torch.float32: (-6, 17), torch.float16: (-2, 8), torch.bfloat16: (-1, 6)}
+#: Ends of casts to floating dtypes.
+_FLOATS: Final = tuple(f".{name})" for name in ("float32", "float16", "bfloat16"))
 #: Operators that add up elements.
 _SUMS: Final = ("sum", "cumsum", "index_add", "matmul", "nn.functional.avg_pool1d")
 #: Most dimensions, and numbers that fit into every dtype of integers.
@@ -259,18 +261,20 @@ class _Draft:
                 text = text.replace(f"{{{letter}}}", self._chance.choice(drawn), 1)
         text = text.format(**names)
         text = text if "{o}" in step.text else f"{out} = {text}"
-        found, wide = _run(text, self._values), _run(_widened(text), self._wide)
-        if found is None or wide is None or not _is_defined(step, found[out], wide[out], self._wide[x]):
+        if _is_open(step, text, self._values[x], self._values[names["z"]]):
             return False
-        if found[out].is_floating_point() and not self._is_exact(
-            step, text, found[out], [x, names["y"], names["w"]], out
-        ):
+        found, wide = _run(text, self._values), _run(_widened(text), self._wide)
+        if found is None or wide is None or not _is_same(found[out], wide[out]):
+            return False
+        operands = [x, names["y"], names["w"]]
+        if found[out].is_floating_point() and not self._is_exact(step, text, found[out], operands, out):
             return False
         self._values[out], self._wide[out] = found[out], wide[out]
         self._steps.append(text)
         read = {name for key, name in names.items() if f"{{{key}}}" in step.text and key != "o"}
         self._used |= read
-        self._needs |= {(step.operator, str(self._values[x].dtype).removeprefix("torch.")): None}
+        for name in (x, out) if step.operator == "to" else (x,):
+            self._needs |= {(step.operator, str(self._values[name].dtype).removeprefix("torch.")): None}
         return True
 
     def _is_exact(self, step: Step, text: str, found: torch.Tensor, operands: Sequence[str], out: str) -> bool:
@@ -291,16 +295,26 @@ class _Draft:
         return all(bool((sizes[name] <= _EXACT_INTEGERS).all()) for name in operands)
 
 
-def _is_defined(step: Step, found: torch.Tensor, wide: torch.Tensor, operand: torch.Tensor) -> bool:
+def _is_open(step: Step, text: str, x: torch.Tensor, z: torch.Tensor) -> bool:
+    """Return whether nothing defines the numbers of a call, by its operand and by the input that gives signs."""
+    if step.operator == "copysign":  # the sign of NaN
+        return "math.nan" in text or ("{z}" in step.text and bool(z.isnan().any()))
+    if step.operator in ("abs", "neg", "square") and _kind(x) == "i":
+        return bool((x == torch.iinfo(x.dtype).min).any())
+    if step.operator in ("bucketize", "topk"):
+        return bool(x.isnan().any())
+    # C leaves it open what becomes of floating numbers that do not fit.
+    is_cast = step.operator == "to" and x.is_floating_point() and not step.text.endswith(_FLOATS)
+    return is_cast and not bool((x.isfinite() & (x >= 0) & (x < _BYTES)).all())
+
+
+def _is_same(found: torch.Tensor, wide: torch.Tensor) -> bool:
     """Return whether a result has a size that programs have, and the numbers that it has in float64."""
     if not 0 < found.numel() <= _LARGEST or found.dim() > _DIMENSIONS:
         return False
     if found.is_floating_point():
         return torch.equal(found.double().nan_to_num(7), wide.double().nan_to_num(7))
-    # C leaves it open what becomes of numbers that do not fit.
-    is_cast = step.operator == "to" and operand.is_floating_point()
-    fits = not is_cast or bool((operand.isfinite() & (operand >= 0) & (operand < _BYTES)).all())
-    return fits and torch.equal(found, wide)
+    return torch.equal(found, wide)
 
 
 def _kind(value: torch.Tensor) -> str:
