@@ -236,7 +236,6 @@ _COPIES: tuple[tuple[str, str, tuple[float, ...], Callable[[torch.Tensor, float]
 )
 _ARITHMETIC: tuple[tuple[str, str, tuple[float, ...], Callable[[torch.Tensor, float], torch.Tensor]], ...] = (
     ("sums with numbers", "add", (math.inf, math.nan), lambda x, number: x + number),
-    ("differences from numbers", "sub", (-math.inf,), lambda x, number: number - x),
     ("products with numbers", "mul", (-0.0, -math.inf), lambda x, number: x * number),
     ("quotients by numbers", "true_divide", (-0.0, math.inf), lambda x, number: x / number),
     ("quotients of numbers", "true_divide", (-0.0, -math.inf), lambda x, number: number / x),
@@ -274,7 +273,7 @@ def _with_rows(operands: Operands, run: Any, dtype: torch.dtype) -> torch.Tensor
 
 def _broadcast() -> Iterator[Row]:
     """Yield functions of a vector and rows, of small integers that each dtype holds."""
-    for (name, operator, run), dtype in itertools.product(_PAIRED, ("float16", "bfloat16", "float32")):
+    for (name, operator, run), dtype in itertools.product(_PAIRED, ("float16", "bfloat16")):
         combined = partial(_with_rows, run=run, dtype=getattr(torch, dtype))
         yield f"{name} of a vector and rows of {dtype}", operator, dtype, combined
 
@@ -290,42 +289,34 @@ def _places(operands: Operands, find: Any) -> torch.Tensor:
     return torch.stack([find(given, -1), find(given, 0), find(given).expand(9)])
 
 
-def _places_in_rows(operands: Operands, find: Any, dtype: torch.dtype) -> torch.Tensor:
-    return find(_with_nan(operands, dtype), -1)
+def _of_nan(operands: Operands, find: Any, dtype: torch.dtype = torch.float32, **where: int) -> torch.Tensor:
+    return find(_with_nan(operands, dtype), **where)
 
 
-def _place_in_long(operands: Operands, find: Any) -> torch.Tensor:
-    """Return the place that is found among many numbers with two NaN, of which no block of 1,024 holds both."""
+def _place_in_long(operands: Operands) -> torch.Tensor:
+    """Return the place of the first of two NaN among many numbers, of which no block of 1,024 holds both."""
     given = _long(operands)
-    return find(torch.where((given == given[1501]) | (given == given[2999]), math.nan, given))
+    return torch.where((given == given[1501]) | (given == given[2999]), math.nan, given).argmax()
 
 
-def _best(operands: Operands, find: Any, part: int) -> torch.Tensor:
-    """Return what is found in rows and in columns of numbers with NaN: values or places."""
+def _best(operands: Operands, find: Any) -> torch.Tensor:
+    """Return the values and the places that are found in rows and in columns of numbers with NaN."""
     given = _with_nan(operands)
-    return torch.stack([find(given, -1)[part], find(given, 0)[part]])
-
-
-def _best_value(operands: Operands, find: Any) -> torch.Tensor:
-    """Return the value that is found in columns and in the whole of numbers with NaN."""
-    given = _with_nan(operands)
-    return torch.stack([find(given, 0), find(given).expand(9)])
+    return torch.stack([part.to(given) for dim in (-1, 0) for part in find(given, dim)])
 
 
 def _chosen() -> Iterator[Row]:
     """Yield choices among numbers with NaN, which is the largest one and the smallest one."""
     for which in ("max", "min"):
-        name, find, best = f"arg{which}", getattr(torch, f"arg{which}"), getattr(torch, which)
-        yield f"{name} of NaN", name, "float32", partial(_places, find=find)
-        for dtype in ("float16", "bfloat16"):
-            run = partial(_places_in_rows, find=find, dtype=getattr(torch, dtype))
-            yield f"{name} of NaN in {dtype}", name, dtype, run
-        yield f"{name} of NaN in a long row", name, "float32", partial(_place_in_long, find=find)
-        for part, what in enumerate(("values", "places")):
-            run = partial(_best, find=best, part=part)
-            yield f"{what} of {which} of NaN", f"{which}.reduction_with_dim", "float32", run
-        yield f"a{which} of NaN", f"a{which}", "float32", partial(_best_value, find=getattr(torch, f"a{which}"))
-        yield f"{which} of NaN", f"{which}.reduction_no_dim", "float32", lambda o, best=best: best(_with_nan(o))
+        place, best, value = (getattr(torch, name) for name in (f"arg{which}", which, f"a{which}"))
+        yield f"arg{which} of NaN", f"arg{which}", "float32", partial(_places, find=place)
+        yield f"{which} of NaN", f"{which}.reduction_with_dim", "float32", partial(_best, find=best)
+        yield f"{which} of all of NaN", f"{which}.reduction_no_dim", "float32", partial(_of_nan, find=best)
+        yield f"a{which} of NaN", f"a{which}", "float32", partial(_of_nan, find=value, dim=0)
+    for dtype in ("float16", "bfloat16"):
+        run = partial(_of_nan, find=torch.argmax, dtype=getattr(torch, dtype), dim=-1)
+        yield f"argmax of NaN in {dtype}", "argmax", dtype, run
+    yield "argmax of NaN in a long row", "argmax", "float32", _place_in_long
 
 
 def _of_whole(operands: Operands, run: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -341,7 +332,6 @@ _WHOLE: tuple[tuple[str, str, tuple[str, ...], Callable[..., torch.Tensor]], ...
     ("sum of two products of matrices", "mm", ("int32", "int64"), lambda a, b, x, y: a @ x + b @ y),
     ("multiple of a product of matrices and a matrix", "mm", ("int32",), lambda a, b, x, y: (x @ y) * 3 + a),
     ("sum of two products", "mul", ("int32", "int64"), lambda a, b, x, y: a * x + b * y),
-    ("difference of two products", "mul", ("int64",), lambda a, b, x, y: a * x - y * b),
     ("sum with a product and a factor", "addcmul", ("int64",), lambda a, b, x, y: torch.addcmul(a, b, x, value=3)),
 )  # fmt: skip
 
