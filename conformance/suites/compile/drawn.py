@@ -242,25 +242,11 @@ class _Draft:
 
     def _add(self, step: Step) -> bool:
         """Add a step with drawn operands, and return whether it can be run and is exact."""
-        operands = [name for name, value in self._values.items() if name not in "mv" and _kind(value) in step.kinds]
-        if not operands:
+        names = self._operands(step)
+        if names is None:
             return False
-        # Values that no step reads yet come first, so that steps build upon each other.
-        fresh = [name for name in operands if name not in self._used and name[0] == "t"]
-        x = self._chance.choice(fresh or operands)
-        others = [name for name, value in self._values.items() if value.dtype == self._values[x].dtype]
-        masks = [name for name, value in self._values.items() if value.dtype == torch.bool]
-        dims = max(self._values[x].dim(), 1)
-        out = f"t{len(self._steps)}"
-        names = {"x": x, "y": self._chance.choice(others), "m": self._chance.choice(masks), "v": "v", "o": out}
-        names |= {"z": self._chance.choice("abc"), "w": self._chance.choice([*self._values])}
-        text = step.text
-        kind = "u" if self._values[x].dtype == torch.uint8 else _kind(self._values[x])
-        for letter, drawn in (("s", _SCALARS[kind]), ("d", [str(d) for d in range(-dims, dims)])):
-            while f"{{{letter}}}" in text:
-                text = text.replace(f"{{{letter}}}", self._chance.choice(drawn), 1)
-        text = text.format(**names)
-        text = text if "{o}" in step.text else f"{out} = {text}"
+        x, out = names["x"], names["o"]
+        text = self._text(step, names)
         if _is_open(step, text, self._values[x], self._values[names["z"]]):
             return False
         found, wide = _run(text, self._values), _run(_widened(text), self._wide)
@@ -271,11 +257,42 @@ class _Draft:
             return False
         self._values[out], self._wide[out] = found[out], wide[out]
         self._steps.append(text)
-        read = {name for key, name in names.items() if f"{{{key}}}" in step.text and key != "o"}
-        self._used |= read
+        self._used |= {name for key, name in names.items() if f"{{{key}}}" in step.text and key != "o"}
         for name in (x, out) if step.operator == "to" else (x,):
             self._needs |= {(step.operator, str(self._values[name].dtype).removeprefix("torch.")): None}
         return True
+
+    def _operands(self, step: Step) -> dict[str, str] | None:
+        """Draw the values that the letters of a step stand for; None if there is no first operand of its kinds."""
+        known = [name for name, value in self._values.items() if name not in "mv" and _kind(value) in step.kinds]
+        if not known:
+            return None
+        # Values that no step reads yet come first, so that steps build upon each other.
+        fresh = [name for name in known if name not in self._used and name[0] == "t"]
+        x = self._chance.choice(fresh or known)
+        others = [name for name, value in self._values.items() if value.dtype == self._values[x].dtype]
+        masks = [name for name, value in self._values.items() if value.dtype == torch.bool]
+        return {
+            "x": x,
+            "y": self._chance.choice(others),
+            "m": self._chance.choice(masks),
+            "z": self._chance.choice("abc"),
+            "w": self._chance.choice([*self._values]),
+            "v": "v",
+            "o": f"t{len(self._steps)}",
+        }
+
+    def _text(self, step: Step, names: dict[str, str]) -> str:
+        """Return the statement of a step, with drawn scalars and dimensions."""
+        x = self._values[names["x"]]
+        dims = max(x.dim(), 1)
+        scalars = _SCALARS["u" if x.dtype == torch.uint8 else _kind(x)]
+        text = step.text
+        for letter, drawn in (("{s}", scalars), ("{d}", [str(d) for d in range(-dims, dims)])):
+            while letter in text:
+                text = text.replace(letter, self._chance.choice(drawn), 1)
+        text = text.format(**names)
+        return text if "{o}" in step.text else f"{names['o']} = {text}"
 
     def _is_exact(self, step: Step, text: str, found: torch.Tensor, operands: Sequence[str], out: str) -> bool:
         """Return whether floating numbers of a result fit into its dtype, in every order of sums."""

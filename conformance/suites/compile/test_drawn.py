@@ -9,6 +9,7 @@ from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
 
 from . import tables
+from .test_compiled import DEADLINE
 from .test_programs import HOST, Inductor, check_same, naming_torch, plainly
 
 #: Dtypes in which programs begin in each run, and in the deep tier.
@@ -17,8 +18,6 @@ _DTYPES = {False: ("float32", "int64"), True: ("float32", "bfloat16", "int64")}
 _TOGETHER = 24
 #: Graphs of a deep case, whose programs are other ones.
 _GRAPHS = 5
-#: Timeout in seconds. A graph takes a compiler ten seconds on a slow machine; a program that fails is compiled again.
-_DEADLINE = 300.0
 
 
 def generate():
@@ -34,7 +33,7 @@ def _case(dtype, *, is_deep):
         tier=Tier.DEEP if is_deep else Tier.UNIT,
         axes=axes,
         requires=(COMPILE.cell, DTYPE.on(dtype)),
-        deadline=_DEADLINE,
+        deadline=DEADLINE,
         payload=range(_TOGETHER, _TOGETHER * (_GRAPHS + 1)) if is_deep else range(_TOGETHER),
     )
 

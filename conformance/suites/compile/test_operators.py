@@ -9,6 +9,7 @@ from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
 
 from . import tables
+from .test_compiled import DEADLINE
 from .test_programs import Inductor, naming_torch, plainly
 
 #: Kinds of operators, by what a compiler makes of them.
@@ -22,8 +23,6 @@ _COMPILED = (
 )
 #: What a run without the deep tier compiles: what compilers write as loops of their own, in a few seconds.
 _ALWAYS = ("reductions", "float32", Mode.INFERENCE)
-#: Timeout in seconds. Each operator takes a compiler a fifth of a second, and one that fails is compiled again.
-_DEADLINE = 300.0
 #: Operators of one graph. Alone, each would take six times as long.
 _TOGETHER = 24
 #: Operators whose failures a message shows.
@@ -48,7 +47,7 @@ def _case(kind, dtype, mode):
         tier=Tier.DEEP if is_deep else Tier.UNIT,
         axes=axes,
         requires=(COMPILE.cell, *(Cell(f"operators.{name}", dtype, "inference") for name in ("flip", "mul"))),
-        deadline=_DEADLINE,
+        deadline=DEADLINE,
         payload=(kind, dtype, mode),
     )
 
