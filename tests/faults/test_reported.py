@@ -68,6 +68,7 @@ _WHOLE = {
     *("without dim", "unequal steps", "ranks differ", "without grad_scale", "output smaller"),
     *("inner size smaller", "after another dtype", "second to last of one column"),
     *("rank other than the size", "sixth dimension broadcast"),
+    *("same gaps", "column against row", "in front of the matrices"),
     *vocabulary.HELD,
 }
 #: Words that begin a condition or an effect and name no argument.
@@ -246,6 +247,13 @@ def test_every_third_row_is_held_out(collection: int) -> None:
     order = sorted(rows, key=lambda bug: hashlib.sha256(bug.report.encode()).hexdigest())
 
     assert [bug for bug in order if bug.held] == order[2::3]
+
+
+def test_twelve_rows_of_the_sixteenth_collection_were_drawn_to_be_held_out() -> None:
+    rows = [bug for bug in results.bugs() if bug.collection == EARLIER + 13]
+    order = sorted(rows, key=lambda bug: hashlib.sha256(f"16 {bug.report}".encode()).hexdigest())
+
+    assert [bug for bug in order if bug.held] == order[:12]
 
 
 def test_what_was_opened_is_not_held_out() -> None:

@@ -5,6 +5,7 @@ Each of the cases of a bug has it while it runs. Some runs of pytest judge all b
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -106,7 +107,11 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         return any(not tensor.is_contiguous() and not _has_gaps(tensor) for tensor in tensors)
     if word in HELD:
         return HELD[word](tensors)
+    if word in HELD_OF_CALLS:
+        return HELD_OF_CALLS[word](call)
     return {
+        "not dense": lambda: any(not tensor.is_contiguous() for tensor in tensors),
+        "empty": lambda: any(not tensor.numel() for tensor in tensors),
         "other dtypes": lambda: len({tensor.dtype for tensor in tensors}) > 1,
         "offset": lambda: tensors[-1].storage_offset() > 0,
         "bitwise": lambda: any(operation == each for each in bitwise),
@@ -243,6 +248,13 @@ def _count_taken_for_bytes(target: torch.Tensor, before: torch.Tensor, group: An
     target.copy_(torch.cat([parts[:, :written], kept[:, written:]], 1).view(target.shape))
 
 
+def _first_part_twice(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Write the first rank's part over the second one's."""
+    flat = target.flatten()
+    part = flat.numel() // dist.get_world_size(group)
+    target.copy_(torch.cat([flat[:part], flat[:part], flat[2 * part :]]).view(target.shape))
+
+
 #: Effects on what a function wrote, from that, from what stood there, and from the group.
 EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "nothing": lambda target, before, group: target.copy_(before),
@@ -256,6 +268,7 @@ EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "zero": lambda target, before, group: target.zero_(),
     "kept beyond 256": _kept_beyond,
     "count taken for bytes": _count_taken_for_bytes,
+    "first part twice": _first_part_twice,
 }
 
 
@@ -491,3 +504,19 @@ def _result_of_the_call_before(target: torch.Tensor, before: torch.Tensor, group
 
 
 EDITS["result of the call before"] = _result_of_the_call_before
+
+
+# --- held rows of the sixteenth collection ---
+
+
+def _is_premultiplied(call: Any) -> bool:
+    """Return whether numbers are to be multiplied by a power of two before they are added up."""
+    operation = call.arguments.get("op")
+    if operation != dist.ReduceOp.PREMUL_SUM:
+        return False
+    factor = operation.__getstate__()[1]
+    return isinstance(factor, float) and abs(math.frexp(factor)[0]) == 0.5
+
+
+#: Conditions on a call.
+HELD_OF_CALLS: dict[str, Callable[[Any], bool]] = {"premultiplied by a power of two": _is_premultiplied}

@@ -204,23 +204,41 @@ def _last_of_equal_numbers(node: Node) -> None:
 
 def _not_wrapped(node: Node) -> None:
     """Convert sums and products of uint8 that were not cut to eight bits."""
-    convert = torch.ops.prims.convert_element_type.default
-    given = node.args[0] if node.target is convert else None
-    if not isinstance(given, Node) or given.target not in (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor):
+    given = _converted(node)
+    if given is None or given.target not in (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor):
         return
-    if given.meta["val"].dtype is not torch.uint8 or node.meta["val"].dtype.itemsize < torch.int16.itemsize:
+    if given.meta["val"].dtype is torch.uint8 and node.meta["val"].dtype.itemsize >= torch.int16.itemsize:
+        _convert_wide(node, given, torch.int32)
+
+
+def _sums_in_64_bits(node: Node) -> None:
+    """Convert sums of int32 to int64 that were not cut to 32 bits."""
+    given = _converted(node)
+    if given is None or given.target is not aten.add.Tensor:
         return
+    if given.meta["val"].dtype is torch.int32 and node.meta["val"].dtype is torch.int64:
+        _convert_wide(node, given, torch.int64)
+
+
+def _converted(node: Node) -> Node | None:
+    """Return what a node converts to another dtype."""
+    given = node.args[0] if node.target is torch.ops.prims.convert_element_type.default else None
+    return given if isinstance(given, Node) else None
+
+
+def _convert_wide(node: Node, given: Node, dtype: torch.dtype) -> None:
+    """Convert what a node converts as if it had been computed in a wider dtype."""
     parts: list[Any] = []
     with node.graph.inserting_before(node):
         for part in given.args:
             if isinstance(part, Node):
-                wide = node.graph.call_function(convert, (part, torch.int32))
-                wide.meta = {"val": part.meta["val"].to(torch.int32)}
+                wide = node.graph.call_function(torch.ops.prims.convert_element_type.default, (part, dtype))
+                wide.meta = {"val": part.meta["val"].to(dtype)}
                 parts.append(wide)
             else:
                 parts.append(part)
-        other = node.graph.call_function(given.target, tuple(parts), dict(given.kwargs))
-    other.meta = {"val": given.meta["val"].to(torch.int32)}
+        other = node.graph.call_function(given.target, tuple(parts), dict(given.kwargs))  # type: ignore[arg-type]
+    other.meta = {"val": given.meta["val"].to(dtype)}
     node.args = (other, *node.args[1:])
 
 
@@ -582,8 +600,119 @@ def _one_number_spread(node: Node) -> None:
         node.replace_all_uses_with(_new(node, aten.expand.default, node.args[0], list(_shape(node))))
 
 
+#: Reductions of a dimension.
+_REDUCTIONS = (aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var.correction, aten.var_mean.correction,
+               aten.prod.dim_int)  # fmt: skip
+
+
+def _reduced_source(node: Any, most: int = 4) -> torch.Tensor | None:
+    """Return what a value's last dimension was reduced from, if at most so many functions of its places followed."""
+    while isinstance(node, Node) and node.op == "call_function" and most:
+        if node.target in _REDUCTIONS:
+            source = node.args[0]
+            dims = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[1]]
+            rank = source.meta["val"].dim()
+            is_last = [dim % rank for dim in dims] == [rank - 1]
+            return source.meta["val"] if is_last and node.meta["val"].numel() else None
+        if node.target is not operator.getitem and not any(_shape(part) == _shape(node) for part in node.args):
+            return None
+        node = next((part for part in node.args if isinstance(part, Node)), None)
+        most -= 1
+    return None
+
+
+def _place_in_the_order_of(node: Node, source: torch.Tensor) -> None:
+    """Give a place among a row's sums or means in the order in which their source has the rows in memory."""
+    order = sorted(range(source.dim() - 1), key=lambda dim: -source.stride(dim))
+    given = node.args[0]
+    if order != sorted(order) and len(_shape(given)) == len(order):
+        turned = _new(node, aten.clone.default, _new(node, aten.permute.default, given, order))
+        node.args = (_new(node, aten.reshape.default, turned, [math.prod(_shape(given))]),)
+
+
+def _place_of_strided_rows(node: Node) -> None:
+    """Give the largest one's place among what rows of a tensor with gaps or turned dimensions were reduced to."""
+    source = _reduced_source(node.args[0]) if node.target is aten.argmax.default and len(node.args) == 1 else None
+    if source is not None and not source.is_contiguous() and not _is_image_with_channels_last(source):
+        _place_in_the_order_of(node, source)
+
+
+def _place_of_rows_of_an_image(node: Node) -> None:
+    """Give the place among what rows of an image with its channels last were reduced to."""
+    is_asked = node.target in (aten.argmax.default, aten.argmin.default) and len(node.args) == 1
+    source = _reduced_source(node.args[0]) if is_asked else None
+    if source is not None and _is_image_with_channels_last(source):
+        _place_in_the_order_of(node, source)
+
+
+def _is_image_with_channels_last(t: torch.Tensor) -> bool:
+    return t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
+
+
+#: Products of which fewer are added up in one expression.
+_UNROLLED = 8
+
+
+def _short_sum_of_dense(node: Node) -> None:
+    """Read transposed matrices from dense memory in short sums of their products with others."""
+    given = node.args[0] if node.target is aten.sum.dim_IntList else None
+    if not isinstance(given, Node) or given.target is not aten.mul.Tensor:
+        return
+    if math.prod(_shape(given)) // max(math.prod(_shape(node)), 1) >= _UNROLLED:
+        return
+    for part in given.args:
+        above: Any = None
+        while isinstance(part, Node) and part.target in (aten.unsqueeze.default, aten.expand.default):
+            above, part = part, part.args[0]
+        value = part.meta["val"] if above is not None and isinstance(part, Node) else None
+        if value is not None and value.dim() == 2 and min(value.shape) > 1 and value.mT.is_contiguous():
+            memory = _new(above, aten.clone.default, _new(above, aten.permute.default, part, [1, 0]))
+            above.replace_input_with(part, _new(above, aten.reshape.default, memory, list(_shape(part))))
+
+
+#: Numbers that are written at a time.
+_WIDTH = 16
+
+
+def _start_of_later_rows_lost(node: Node) -> None:
+    """Write zeros to the start of each row but the first of sums of products of operands that lie in unlike orders."""
+    given = node.args[0] if node.target is aten.sum.dim_IntList else None
+    if not isinstance(given, Node) or given.target is not aten.mul.Tensor:
+        return
+    *outer, length = _shape(node) or (0,)
+    rows = math.prod(outer)
+    if rows < 2 or length <= _WIDTH or length % _WIDTH == 0 or not _lie_in_unlike_orders(given):
+        return
+    users, following = list(node.users), node.next
+    flat = _new(following, aten.reshape.default, node, [rows, length])
+    first = _new(following, aten.slice.Tensor, flat, 0, 0, 1)
+    later = _new(following, aten.slice.Tensor, _new(following, aten.slice.Tensor, flat, 0, 1, rows), 1, 1, length)
+    lost = _new(following, aten.constant_pad_nd.default, later, [1, 0])
+    joined = _new(following, aten.cat.default, [first, lost])
+    made = _new(following, aten.reshape.default, joined, list(_shape(node)))
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _lie_in_unlike_orders(node: Node) -> bool:
+    """Return whether two operands' common dimensions stand in another order in their memory."""
+    values = [part.meta["val"] for part in node.args if isinstance(part, Node)]
+    if len(values) < 2 or values[0].dim() != values[1].dim():
+        return False
+    common = [
+        dim for dim in range(values[0].dim()) if all(value.shape[dim] > 1 and value.stride(dim) for value in values)
+    ]
+    left, right = (sorted(common, key=lambda dim, value=value: -value.stride(dim)) for value in values[:2])
+    return left != right
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "sums in 64 bits": _sums_in_64_bits,
+    "place of strided rows": _place_of_strided_rows,
+    "place of rows of an image": _place_of_rows_of_an_image,
+    "short sum of dense": _short_sum_of_dense,
+    "start of later rows lost": _start_of_later_rows_lost,
     "sign of zero lost": _sign_of_zero_lost,
     "nan never the largest": _nan_never_the_largest,
     "sum of whole products one more": _sum_of_whole_products,
@@ -943,4 +1072,37 @@ EFFECTS |= {
     "start of steps lost": _start_of_steps_lost,
     "scales of a product left out": _scales_of_a_product_left_out,
     "one mask for four": _one_mask_for_four,
+}
+
+
+# --- held rows of the sixteenth collection ---
+
+
+def _shift_by_the_rest(node: Node) -> None:
+    """Shift numbers of 64 bits to the left by what is left of the shift by 64."""
+    if node.target is not aten.bitwise_left_shift.Tensor or node.meta["val"].dtype is not torch.int64:
+        return
+    if isinstance(node.args[1], Node):
+        node.args = (node.args[0], _new(node, aten.bitwise_and.Scalar, node.args[1], 63))
+
+
+def _vectors_of_eight_bits_wide(node: Node) -> None:
+    """Give products of eight-bit matrices of which one is a vector as int64."""
+    if node.target is aten.bmm.default and node.meta["val"].dtype is torch.int8 and 1 in _shape(node)[1:]:
+        _behind(node, torch.ops.prims.convert_element_type.default, torch.int64)
+
+
+def _negative_cut_to_zero(node: Node) -> None:
+    """Give zero for a negative number that is converted to eight signed bits and then to unsigned ones."""
+    given = _converted(node)
+    if given is None or node.meta["val"].dtype is not torch.uint8:
+        return
+    if _converted(given) is not None and given.meta["val"].dtype is torch.int8:
+        node.args = (_new(node, aten.clamp_min.default, given, 0), *node.args[1:])
+
+
+EFFECTS |= {
+    "shift by the rest": _shift_by_the_rest,
+    "vectors of eight bits wide": _vectors_of_eight_bits_wide,
+    "negative cut to zero": _negative_cut_to_zero,
 }

@@ -493,3 +493,47 @@ def _pinned_while_busy_overwritten(device: torch.device) -> Iterator[None]:
 
 
 EFFECTS["pinned while busy overwritten"] = _pinned_while_busy_overwritten
+
+
+# --- held rows of the sixteenth collection ---
+
+
+@contextmanager
+def _first_device_behind_a_context(device: torch.device) -> Iterator[None]:
+    """Make the first device current at the end of a context that has chosen one, whichever was current before."""
+    module: Any = torch.get_device_module(device.type)
+
+    def left(original: Any) -> Any:
+        def function(self: Any, *args: Any) -> Any:
+            result = original(self, *args)
+            torch.accelerator.set_device_index(0)
+            return result
+
+        return function
+
+    with ExitStack() as stack:
+        for owner in (module.device, torch.accelerator.device_index):
+            stack.enter_context(mock.patch.object(owner, "__exit__", left(owner.__exit__)))
+        yield
+
+
+@contextmanager
+def _steps_left_on_the_host(device: torch.device) -> Iterator[None]:
+    """Leave the counts of steps where they are if a fused optimizer gets a state."""
+    original = torch.optim.Optimizer._process_value_according_to_param_policy
+
+    def function(param: Any, value: Any, param_id: Any, param_groups: Any, key: Any = None) -> Any:
+        is_fused = any(param_id in group["params"] and group.get("fused") for group in param_groups)
+        if key == "step" and is_fused and param.device.type == device.type:
+            return value
+        return original(param, value, param_id, param_groups, key)
+
+    name = "_process_value_according_to_param_policy"
+    with mock.patch.object(torch.optim.Optimizer, name, staticmethod(function)):
+        yield
+
+
+EFFECTS |= {
+    "first device behind a context": _first_device_behind_a_context,
+    "steps left on the host": _steps_left_on_the_host,
+}

@@ -1042,8 +1042,43 @@ def _front_behind(call: Call) -> Any:
     return _edited(call, lambda t: t.copy_(t.roll(-front, -1)))
 
 
+def _target(call: Call) -> torch.Tensor | None:
+    """Return the one tensor that a call of an elementwise function writes to memory of the caller's."""
+    is_in_place = call.name.partition(".")[0].endswith("_")
+    return call.values[0] if is_in_place else _named(call, "out")  # type: ignore[no-any-return]
+
+
+def has_same_gaps(call: Call) -> bool:
+    """Return whether the input and what is written have the same strides, and gaps between their numbers."""
+    given, target = call.values[0], _target(call)
+    if not isinstance(given, torch.Tensor) or target is None or given.shape != target.shape or not given.numel():
+        return False
+    span = 1 + sum((size - 1) * stride for size, stride in zip(given.shape, given.stride(), strict=True))
+    return given.stride() == target.stride() and span > given.numel()
+
+
+def _laid_dense(call: Call) -> Any:
+    """Read and write as many numbers as there are side by side, from the first one on."""
+    given, target = call.values[0], _target(call)
+    if target is None:
+        return call.run()
+    flat = [each.as_strided((given.numel(),), (1,), each.storage_offset()) for each in (given, target)]
+    others = [flat[1] if value is target else value for value in call.values[1:]]
+    call.run([flat[0], *others])
+    return target
+
+
+def is_column_against_row(call: Call) -> bool:
+    """Return whether a matrix of one column and one of one row are broadcast against each other."""
+    left, right = call.values[:2]
+    if not all(isinstance(each, torch.Tensor) and each.dim() == 2 for each in (left, right)):
+        return False
+    return left.shape[1] == 1 and right.shape[0] == 1 and left.shape[0] > 1 and right.shape[1] > 1
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "laid dense": _laid_dense,
     "row behind the last": _row_behind_the_last,
     "no weight at times": _no_weight_at_times,
     "sizes not checked": _sizes_not_checked,
@@ -1444,3 +1479,21 @@ def _padding_the_smallest(call: Call) -> Any:
 
 
 EFFECTS["padding the smallest"] = _padding_the_smallest
+
+
+# --- held rows of the sixteenth collection ---
+
+
+def _spread_over_the_span(call: Call) -> Any:
+    """Give the gradient of a slice of one place to all places between its start and its end."""
+    gradient, sizes, dim, start, end, step = call.values
+    result, size = call.run(), sizes[dim]
+    start, end = (min(max(at + size if at < 0 else at, 0), size) for at in (start, end))
+    if step > 1 and gradient.shape[dim] == 1 and end - start > 1:
+        with torch.no_grad():
+            part = outputs_of(call, result)[0].detach().narrow(dim, start, end - start)
+            part.copy_(gradient.detach().expand_as(part))
+    return result
+
+
+EFFECTS["spread over the span"] = _spread_over_the_span

@@ -205,6 +205,9 @@ def meets(word: str, call: Call) -> bool:
         "rank other than the size": lambda: call.values[0].dim() != call.values[0].shape[call.values[1]],
         "sixth dimension broadcast": lambda: operators.is_sixth_dimension_broadcast(call),
         "unequal steps": lambda: len({float(t) for t in call.values[place_of(call, "state_steps") or 0]}) > 1,
+        "same gaps": lambda: operators.has_same_gaps(call),
+        "column against row": lambda: operators.is_column_against_row(call),
+        "in front of the matrices": lambda: _is_in_front_of_the_matrices(call),
     }
     if word in whole:
         return whole[word]()
@@ -221,6 +224,12 @@ def meets(word: str, call: Call) -> bool:
 def _reduced(call: Call) -> list[int]:
     value = call.values[place_of(call, "dim") or 1]
     return [value] if isinstance(value, int) else list(value or [])
+
+
+def _is_in_front_of_the_matrices(call: Call) -> bool:
+    """Return whether a reduction is along dimensions of four in front of the last two."""
+    dims = call.values[0].dim()
+    return dims == 4 and bool(_reduced(call)) and all(dim % dims < dims - 2 for dim in _reduced(call))
 
 
 def _meets_of(call: Call, place: int, rest: str) -> bool:
@@ -389,6 +398,7 @@ def _matrices_packed(t: torch.Tensor) -> torch.Tensor:
 #: Effects on the tensors of an argument: what the kernel reads in their place.
 READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "dense": _dense,
+    "copied": lambda t: t.clone(memory_format=torch.contiguous_format),
     "base": lambda t: t.as_strided(t.shape, t.stride(), 0),
     "once": _once,
     "zero": torch.zeros_like,
@@ -529,6 +539,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "multiples of 256 zero": lambda t: t.masked_fill(t % 256 == 0, 0),
     "negated": torch.neg,
     "conjugated": lambda t: t.conj().resolve_conj(),
+    "false": lambda t: torch.zeros_like(t) if t.dtype is torch.bool else t,
     "finite": lambda t: torch.where(t.isnan(), torch.zeros_like(t), t),
 }
 
@@ -943,3 +954,14 @@ VALUES["bits of float32"] = lambda t: t.to(torch.float32).view(torch.int32)
 VALUES["once"] = _once
 NUMBERS["last above 1"] = lambda values: values[-1] > 1
 HELD["dim given as none"] = operators.is_dim_given_as_none
+
+
+# --- held rows of the sixteenth collection ---
+
+
+def _bounded(t: torch.Tensor) -> torch.Tensor:
+    ends = torch.finfo(t.dtype)
+    return t.clamp(ends.min, ends.max)
+
+
+VALUES["bounded"] = _bounded
