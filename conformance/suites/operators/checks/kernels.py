@@ -8,6 +8,7 @@ values, other numbers, shapes that do not fit. A device that has other kernels r
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -80,10 +81,22 @@ def _activated(dtype: torch.dtype) -> Iterator[Call]:
         yield Call(0, bias, (first, second), source="5 x 33 x 9")
 
 
-#: Kernels that libraries call by name and no public function calls, by the operator to which each belongs.
+def _with_noise(dtype: torch.dtype) -> Iterator[Call]:
+    """Yield numbers and the tensor for their slopes, which are drawn from one number alone: the rectifier writes it."""
+    numbers = model_sizes.whole(5, 8, dtype=dtype, most=_MOST) - _MOST / 2
+    yield Call(0, numbers, (torch.zeros_like(numbers), 0.25, 0.25, True), source="slopes of one number")
+
+
+#: Kernels that libraries call by name, or public functions with tensors that they make themselves, by the operator to
+#: which each belongs.
 _BY_NAME: Final[dict[str, tuple[Any, Callable[[torch.dtype], Iterator[Call]], tuple[torch.dtype, ...]]]] = {
     "mm": (torch.ops.aten._int_mm.default, _eight_bit_products, (torch.int8,)),
     "addmm": (torch.ops.aten._addmm_activation.default, _activated, (torch.float32, torch.bfloat16, torch.float16)),
+    "nn.functional.rrelu": (
+        torch.ops.aten.rrelu_with_noise.default,
+        _with_noise,
+        (torch.float32, torch.bfloat16, torch.float16),
+    ),
 }
 
 
@@ -226,8 +239,21 @@ def _check_layouts(cell: Cell, function: Any, sample: Call) -> None:
     cell, into = cell.of_kernel(Kernel(cell.info, function)), with_out(function)
     if _check_plain(cell, function, sample, into) is None:
         return
+    if function._schema.is_mutable:
+        _check_written(cell, sample)
+        return
     for arranged in arrangements.for_kernels_of_each_dtype(sample):
         _check_arranged(cell, arranged, into)
+
+
+def _check_written(cell: Cell, sample: Call) -> None:
+    """Compare what an overload writes to its arguments, and its result, in every arrangement; a refusal is a note."""
+    every = arrangements.of(cell.info, sample), arrangements.of_written(cell.info, sample)
+    for arranged in itertools.chain(*every):
+        try:
+            variants.check_arranged(cell, [arranged])
+        except RuntimeError:
+            cell.check.metric("kernels", f"refused, {arranged.arrangement}: {cell.info.op}")
 
 
 def _check_plain(cell: Cell, function: Any, sample: Call, into: Into | None) -> Any:

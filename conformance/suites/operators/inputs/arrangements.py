@@ -209,6 +209,21 @@ def of(info: Any, sample: Call, names: Collection[str] = (), *, operands_only: b
             yield found
 
 
+def of_written(info: Any, sample: Call) -> Iterator[Call]:
+    """Yield the sample with what it writes beside its first tensor in other arrangements, the others as they are."""
+    written = sample.found_out(("written", info.op), lambda: _written(info, sample))
+    beside = [tensor for tensor in written if tensor is not sample.input]
+    for name in OF_INPUTS if beside else ():
+        takes = functools.partial(_is_among, beside)
+        if (found := _arranged(sample, name, ARRANGEMENTS[name], takes, "what it writes")) is not None:
+            yield found
+
+
+def _is_among(tensors: Sequence[torch.Tensor], leaf: torch.Tensor) -> bool:
+    """Return whether a tensor is one of these."""
+    return any(leaf is each for each in tensors)
+
+
 def mixed(info: Any, sample: Call) -> Iterator[Call]:
     """Yield the sample with one of its first tensors expanded in turn, and all others with gaps and an offset."""
     if facts(info.name).open_for_repeated:

@@ -496,6 +496,17 @@ def arrangements_of_some(cell: Cell) -> list[Call]:
     return _chosen(cell)
 
 
+def _check_written(cell: Cell, sample: Call) -> None:
+    """Check that what a call writes beside its first tensor may lie in memory in other ways than the rest."""
+    check_arranged(cell, arrangements.of_written(cell.info, sample))
+
+
+@source(Mode.INFERENCE, _check_written, stage=Stage.FORMS, fixed=True)
+def written_arguments(cell: Cell) -> list[Call]:
+    """Return a few samples of which that alone is laid out otherwise what the call writes, such as running means."""
+    return _chosen(cell)
+
+
 @source(Mode.INFERENCE, out_variants, stage=Stage.FORMS, fixed=True)
 def given_outputs(cell: Cell) -> list[Call]:
     """Return a few samples for the ``out=`` form, if the operator has one."""
