@@ -19,6 +19,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.judge.cells import Cell
 
+from . import arrangements
 from .comparing import check_call
 from .families import Stage, source
 
@@ -308,6 +309,17 @@ def _grouped(dims: int, dtype: torch.dtype, *, transposed: bool = False) -> Iter
         yield Size(image, (weight,), _named(groups=groups, stride=stride, dilation=dilation, padding=padding))
 
 
+def _formats(dims: int, dtype: torch.dtype, *, transposed: bool = False) -> Iterator[Size]:
+    """Yield images of one place and of several, of which the weight, the image or both have their channels last."""
+    channels = (4, 6) if transposed else (6, 4)
+    for side, last in itertools.product((1, 5), ((False, True), (True, False), (True, True))):
+        given = whole(2, 4, *(side,) * dims, dtype=dtype), whole(*channels, *(3,) * dims, dtype=dtype)
+        image, weight = (
+            arrangements.transposed(each) if turn else each for each, turn in zip(given, last, strict=True)
+        )
+        yield Size(image, (weight,), _named(padding=1))
+
+
 def _convolution(dims: int) -> Make:
     """Return a maker of sizes of convolutions with ``dims`` dimensions: images, patches, planes and long kernels."""
 
@@ -328,6 +340,7 @@ def _convolution(dims: int) -> Make:
             long, sides = whole(4, 2, 257, *(1,) * (dims - 1), dtype=dtype, most=1), (3,) * (dims - 1)
             yield Size(whole(2, 4, 263, *sides, dtype=dtype, most=1), (long,), _named(groups=2))
         yield from _grouped(dims, dtype)
+        yield from _formats(dims, dtype)
 
     return make
 
@@ -346,6 +359,7 @@ def _transposed(dims: int) -> Make:
         for planes, kernel, given_by_name in _kernels(dims, dtype):
             yield Size(planes, (kernel,), given_by_name)
         yield from _grouped(dims, dtype, transposed=True)
+        yield from _formats(dims, dtype, transposed=True)
 
     return make
 
