@@ -117,9 +117,24 @@ def has_one_of(*, terms: bool, columns: bool) -> Condition:
     return meets
 
 
+def has_a_column_beside_a_row(function: Any, sample: Call) -> bool:
+    shapes = [(len(t) > 1, t.shape[1] > 1) for t in tensors(sample) if t.dim() == 2]
+    return (True, False) in shapes and (False, True) in shapes
+
+
+def has_an_index_without_dimensions(function: Any, sample: Call) -> bool:
+    return sample.input.dim() > 0 and any(t.dtype is torch.int64 and not t.dim() for t in tensors(sample)[1:])
+
+
 @pytest.mark.parametrize(
     ("cell", "device", "message"),
     [
+        ("gt[int32-inference]", if_it(has_a_column_beside_a_row), "a column beside a row"),
+        ("maximum[int8-inference]", if_it(has_a_column_beside_a_row), "a column beside a row"),
+        ("copysign[float16-inference]", if_it(has_a_column_beside_a_row), "a column beside a row"),
+        ("index_add[int64-inference]", if_it(has_an_index_without_dimensions), "an index without dimensions"),
+        ("index_copy[bfloat16-inference]", if_it(has_an_index_without_dimensions), "an index without dimensions"),
+        ("index_reduce.amax[int16-inference]", if_it(has_an_index_without_dimensions), "an index without dimensions"),
         ("add[bfloat16-inference]", if_it(is_broadcast_sixth), "broadcast in turn"),
         ("maximum[int64-inference]", if_it(is_broadcast_sixth), "broadcast in turn"),
         ("amax[float32-inference]", if_it(is_vector_beyond(8192)), "one vector"),
@@ -180,6 +195,37 @@ def test_a_part_in_place_of_a_narrow_dtype(monkeypatch: pytest.MonkeyPatch) -> N
         return found
 
     red("neg[bfloat16-inference]", execute, "offset", monkeypatch)
+
+
+@pytest.mark.parametrize("cell", ["nn.functional.rrelu[float32-inference]", "native_batch_norm[bfloat16-inference]"])
+def test_what_a_call_writes_lies_alone_in_parts(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel writes a copy of what has gaps, if its first tensor has none."""
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        parts = [t for t in tensors(sample)[1:] if sample.input.is_contiguous() and not t.is_contiguous()]
+        before = [part.clone() for part in parts]
+        found = call(function, sample, **extra)
+        for part, old in zip(parts, before, strict=True):
+            part.copy_(old)
+        return found
+
+    red(cell, execute, "what it writes.*after the call", monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["conv2d[float32", "conv3d[bfloat16", "conv_transpose2d[float16"])
+def test_a_weight_gradient_of_another_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = list(execution.host_gradients(outputs, inputs, cotangents))
+        if inputs[0].dim() > 3 and inputs[0].shape[2:].numel() == 1 and not inputs[-1].is_contiguous():
+            found[-1] = found[-1] * 2 + 1
+        return found
+
+    cell = f"operators.nn.functional.{name}-training]"
+    run(cell)
+    monkeypatch.setattr(execution, "gradients", gradients)
+
+    with pytest.raises(AssertionError, match=r"sizes of models.*gradient of input 1"):
+        run(cell)
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ def _is_value(info: Any, sample: Call, leaf: torch.Tensor) -> bool:
     known = facts(info.name)
     if leaf.dtype is torch.int64 and (known.equal_indices or (known.accumulates and _accumulates(sample))):
         return True
-    return is_a(info, "BinaryUfuncInfo") or _name_of(info, sample, leaf) in _OF_VALUES
+    return is_a(info, "BinaryUfuncInfo") or name_of(info, sample, leaf) in _OF_VALUES
 
 
 #: Names of arguments that hold values, also where these are integers.
@@ -305,7 +305,7 @@ def _accumulates(sample: Call) -> bool:
     return bool(sample.kwargs.get("accumulate", sample.args[2] if len(sample.args) > 2 else False))
 
 
-def _name_of(info: Any, sample: Call, leaf: torch.Tensor) -> str:
+def name_of(info: Any, sample: Call, leaf: torch.Tensor) -> str:
     """Return the name of the argument that a tensor is, by the schema of the operator; "" if it is not known."""
     named = next((name for name, value in sample.kwargs.items() if value is leaf), "")
     place = next((place for place, value in enumerate(sample.args) if value is leaf), None)

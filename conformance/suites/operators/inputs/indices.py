@@ -18,13 +18,18 @@ from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import of_forward
 
 from . import large, settings
-from .comparing import check_call
-from .families import check
+from .arrangements import name_of
+from .comparing import check_call, check_with_forms
+from .families import Stage, check, source
 from .kinds import representative, unlike
 from .variants import in_place
 
 #: Numbers from 9000 on are no numbers of other samples.
-_NUMBER, _APART, _OF_TABLES = 9000, 9010, 9020
+_NUMBER, _APART, _OF_TABLES, _WITHOUT_DIMS = 9000, 9010, 9020, 10120
+#: Samples of an operator whose index loses its dimensions.
+_FEW = 2
+#: Names of arguments that are indices.
+_NAMES = ("index", "indices")
 #: Equal indices: more than eight bits count.
 _OFTEN = 600
 #: Places in the row of a table: more than a group of 32 threads has, and no multiple of a vector.
@@ -49,6 +54,39 @@ def indices(cell: Cell) -> None:
                     _check_often(cell, with_one_value)
     for sample in (*narrow(cell, cell.samples), *_apart(cell), *_rows_of_tables(cell)):
         check_narrow(cell, sample, check_call)
+
+
+@source(Mode.INFERENCE, check_with_forms, stage=Stage.FORMS, fixed=True)
+def indices_without_dimensions(cell: Cell) -> Iterator[Call]:
+    """Yield a sample with one index that has no dimensions, in every dtype, and one of which nothing has dimensions."""
+    known = facts(cell.info.name)
+    if known.unchecked or known.resizes:
+        return
+    number = _WITHOUT_DIMS
+    for sample in unlike(cell, [sample for sample in cell.fixed if _named(cell, sample)], _FEW, by_dims=True):
+        for found in _without_dimensions(sample, _named(cell, sample)[0]):
+            if host_call(cell.info.op, found).comparable and not repeated_writes.are_in(cell.info, found):
+                yield replace(found, number=number, source="an index without dimensions")
+                number += 1
+
+
+def _named(cell: Cell, sample: Call) -> list[torch.Tensor]:
+    """Return the tensors that are indices by the names of their arguments; of int64, others are values."""
+    values = ("",) if cell.dtype is not torch.int64 else ()
+    return [each for each in _indices(sample) if name_of(cell.info, sample, each) in (*_NAMES, *values)]
+
+
+def _without_dimensions(sample: Call, tensor: torch.Tensor) -> Iterator[Call]:
+    """Yield the sample with one index without dimensions beside one row, and with all tensors without dimensions."""
+    for one in _with_one_index(sample, tensor) if isinstance(sample.input, torch.Tensor) else ():
+        index = next(each for each in one.tensors if each.dtype is torch.int64 and each is not one.input)
+        yield one.with_tensor(index, index[0].clone())
+    yield sample.with_arguments(mapped(sample.arguments, _without))
+
+
+def _without(leaf: Any) -> Any:
+    """Return the last element of a tensor, without dimensions."""
+    return leaf.detach()[(-1,) * leaf.dim()].clone() if isinstance(leaf, torch.Tensor) and leaf.numel() else leaf
 
 
 def _apart(cell: Cell) -> Iterator[Call]:

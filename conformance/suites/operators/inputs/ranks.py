@@ -30,6 +30,8 @@ _NUMBER, _ONE_ROW, _ONE_TENSOR, _VECTOR, _FIVE, _BEHIND = 9640, 9653, 9659, 9939
 _VECTORS, _FEWER = 9995, 10060
 #: The first number of samples that broadcast, their numbers of dimensions, and the places of each dimension.
 _BROADCAST, _MANY, _LONG_SHAPE = 10090, (5, 6, 7, 8), (2, 3, 2, 2, 3, 2, 3, 2)
+#: The first number of samples of a column and a row, and their places.
+_TABLE_NUMBER, _TABLE = 10110, (5, 3)
 #: Places of each dimension of an input, all unlike, and its largest number.
 _PLACES, _LARGEST = (3, 4, 5, 6, 7), 30
 #: Samples of an operator with unlike arguments or numbers of dimensions.
@@ -183,6 +185,30 @@ def broadcast_dimensions(cell: Cell) -> Iterator[Call]:
             if host_call(cell.info.op, found).comparable:
                 yield replace(found, number=number, source=f"broadcast in turn in {dims} dimensions")
             number += 1
+
+
+@source(Mode.INFERENCE, check_call, fixed=True)
+def columns_beside_rows(cell: Cell) -> Iterator[Call]:
+    """Yield a column beside a row, and a row beside a column, in every dtype: each of the tensors is broadcast."""
+    if not is_elementwise(cell.info) or facts(cell.info.name).degree:
+        return
+    given = tiers.image(cell.info, cell.dtype, _TABLE) or of_other_sizes(cell)
+    if given is None or len(given.tensors) < 2 or {tensor.shape for tensor in given.tensors} != {given.input.shape}:
+        return
+    matrix = _changed(given, _as_table, first_alone=False)
+    for turn in (0, 1):
+        found = matrix
+        for order, tensor in enumerate(matrix.tensors, turn):
+            found = found.with_tensor(tensor, (tensor[:, :1] if order % 2 else tensor[:1]).clone())
+        found = replace(found, broadcasts_input=True)
+        if host_call(cell.info.op, found).comparable:
+            yield replace(found, number=_TABLE_NUMBER + turn, source="a column beside a row")
+
+
+def _as_table(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a matrix of the tensor's first elements, in turn."""
+    count = torch.Size(_TABLE).numel()
+    return tensor.reshape(-1)[torch.arange(count) % tensor.numel()].view(_TABLE)
 
 
 def _to_five(tensor: torch.Tensor) -> torch.Tensor:
