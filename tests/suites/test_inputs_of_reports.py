@@ -443,6 +443,45 @@ def _single_numbers_are_turned(name: str, function: Any, args: Any) -> Any:
     return function(args[0][::-1], *args[1:]) if is_of_single else None
 
 
+def _converted_before_it_is_cut() -> Other:
+    """Return what converts a sum or a product of int32 as if it had been computed in 64 bits."""
+    made: dict[int, tuple[Any, Any]] = {}
+
+    def other(name: str, function: Any, args: Any) -> Any:
+        wide = made.get(id(args[0])) if name == "_to_copy" else None
+        if wide is not None:
+            return wide[1].clone()
+        if getattr(args[0], "dtype", None) is torch.int32 and name in ("add", "mul", "__lshift__"):
+            found = function(*args)
+            made[id(found)] = found, function(*(x.long() if isinstance(x, torch.Tensor) else x for x in args))
+            return found
+        return None
+
+    return other
+
+
+def _sums_of_products(meets: Callable[[torch.Tensor, torch.Tensor], bool]) -> Other:
+    """Return what adds one to sums of products of operands that meet a condition."""
+    made: dict[int, Any] = {}
+
+    def other(name: str, function: Any, args: Any) -> Any:
+        if name == "mul" and all(isinstance(each, torch.Tensor) for each in args) and meets(*args):
+            product = function(*args)
+            made[id(product)] = product
+            return product
+        return function(*args) + 1 if name == "sum" and id(args[0]) in made else None
+
+    return other
+
+
+def _are_columns(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.dim() == 3 and left.shape[1] == 1 == right.shape[0] and left.stride(0) == 1 and left.shape[2] < 8
+
+
+def _are_turned(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.dim() == 3 and left.is_contiguous() and right.transpose(0, 2).is_contiguous() and left.shape[1] == 18
+
+
 @pytest.mark.parametrize(
     ("table", "other", "message"),
     [
@@ -457,6 +496,9 @@ def _single_numbers_are_turned(name: str, function: Any, args: Any) -> Any:
         (tables.CHAINED, _a_later_nan_is_chosen, "argmax of NaN in a long row"),
         (tables.CHAINED, _one_number_is_spread, "one number between zeros"),
         (tables.CHAINED, _single_numbers_are_turned, "single numbers in a row"),
+        (tables.EXACT, _converted_before_it_is_cut(), "int32 that wraps in a (sum|product|shift)"),
+        (tables.CHAINED, _sums_of_products(_are_columns), "sums of the products of columns and rows"),
+        (tables.CHAINED, _sums_of_products(_are_turned), "sums of products of turned operands"),
         (tables.WIDE, _through_floats(("mm",)), "two products of matrices in int32"),
         (tables.WIDE, _sums_of_products_in_floats(), "sum of two products in int64"),
     ],

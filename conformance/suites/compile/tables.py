@@ -36,7 +36,7 @@ _ROW = 4096
 
 
 def operands() -> Operands:
-    """Return the inputs on the host. No divisor is zero, and no signed result overflows."""
+    """Return the inputs on the host. No divisor is zero, and no signed result overflows but where it is to wrap."""
     steps = torch.arange(-40, 41).view(9, 9)
     values = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.25, 1e-30, 3e38])
     divisors = steps % 7 - 3
@@ -342,6 +342,21 @@ def _fused() -> Iterator[Row]:
             yield f"{name} in {dtype}", operator, dtype, partial(_of_whole, run=run, dtype=getattr(torch, dtype))
 
 
+#: Functions whose results 32 bits do not hold for large numbers: (name, operator, function).
+_WRAPPING: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("a sum", "add", lambda x: x + x),
+    ("a difference", "sub", lambda x: -3 - x - x),
+    ("a product", "mul", lambda x: x * 5),
+    ("a square", "mul", lambda x: x * x),
+    ("a shift", "bitwise_left_shift", lambda x: x << 3),
+)
+
+
+def _wrapped(operands: Operands, run: Any) -> torch.Tensor:
+    """Return a function of int32 near both ends, of which both 32 bits and more would go into int64."""
+    return run((operands.integers * 119).to(torch.int32)).to(torch.int64)
+
+
 def _one(operands: Operands) -> torch.Tensor:
     """Return a matrix of one number."""
     return operands.halves[4:5, 2:3]
@@ -424,6 +439,8 @@ EXACT: tuple[Row, ...] = (
     ("negative bytes", "neg", "uint8", lambda o: (-o.bytes).to(torch.int32)),
     ("int8 that wraps before it is wide", "mul", "int8",
      lambda o: (o.bytes.view(torch.int8) * 3 - o.bytes.view(torch.int8).t()).to(torch.int64)),
+    *((f"int32 that wraps in {name} before it is wide", operator, "int32", partial(_wrapped, run=run))
+      for name, operator, run in _WRAPPING),
     ("int16 that wraps before it is a float", "mul", "int16",
      lambda o: (o.integers.to(torch.int16) * 1009 + 7).to(torch.float32)),
     ("bytes with int8", "add", "int8", lambda o: o.bytes + o.divisors.to(torch.int8)),
@@ -458,11 +475,27 @@ WRITING: tuple[Row, ...] = (
       for dtype in ("float64", "int64")),
 )  # fmt: skip
 
+
+def _pairs_of_columns(operands: Operands, count: int) -> torch.Tensor:
+    """Return sums of so many products: of each column of a matrix and each row of another one."""
+    left, right = operands.terms[0, : 6 * count].view(count, 6), operands.terms[1, : 4 * count].view(4, count)
+    return (left.t().unsqueeze(1) * right.unsqueeze(0)).sum(-1)
+
+
+def _turned_products(operands: Operands) -> torch.Tensor:
+    """Return rows of 18 sums of products, one factor of which lies in memory in the reverse order."""
+    left, right = operands.terms[:2, :216]
+    return (left.view(3, 18, 4) * right.view(4, 18, 3).transpose(0, 2)).sum(-1)
+
+
 #: Exact functions of computed values, each of several operators that a compiler joins. The place of the smallest truth
 #: value is left out: inductor 2.13 gives 0 for it on the host.
 CHAINED: tuple[Row, ...] = (
     ("sum of the differences of pairs", "sum", "float32",
      lambda o: (o.halves[0][:, None] - o.halves[1][None, :]).sum()),
+    ("sums of the products of columns and rows", "sum", "float32", lambda o: _pairs_of_columns(o, 5)),
+    ("long sums of the products of columns and rows", "sum", "float32", lambda o: _pairs_of_columns(o, 21)),
+    ("sums of products of turned operands", "sum", "float32", _turned_products),
     ("sum of the products of pairs", "sum", "float32", lambda o: (o.halves[0][:, None] * o.halves[8][None, :]).sum(0)),
     ("variance of a long row", "var", "float32", lambda o: torch.round(8 * _signs(o).var(-1, correction=0))),
     ("mean and variance of a long row", "var_mean", "float32",
@@ -572,7 +605,8 @@ SIZED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
 
 #: Functions of one matrix whose memory a compiler may read in another order: (name, operator, function).
 #: The index of a result that is not in memory yet is left out: inductor 2.13 itself, above all devices, gives a wrong
-#: one for ``x.t().contiguous().argmax()`` (pytorch #197739).
+#: one for ``x.t().contiguous().argmax()`` and for that of means along the last of several turned dimensions (pytorch
+#: #197739).
 ARRANGED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
     ("argmax", "argmax", lambda x: x.argmax()),
     ("argmax of the transpose", "argmax", lambda x: x.t().argmax()),
