@@ -212,6 +212,21 @@ def test_what_a_call_writes_lies_alone_in_parts(cell: str, monkeypatch: pytest.M
     red(cell, execute, "what it writes.*after the call", monkeypatch)
 
 
+@pytest.mark.parametrize("cell", ["add[float32-inference]", "sort[float32-inference]", "mm[float32-inference]"])
+def test_an_output_that_is_dense_in_another_order(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel writes the memory of an output in turn, if it has no gaps."""
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        found = call(function, sample, **extra)
+        for out in leaves(extra.get("out", ())):
+            if not out.is_contiguous() and out.untyped_storage().nbytes() == out.numel() * out.element_size():
+                in_turn = out.clone(memory_format=torch.contiguous_format).view(-1)
+                out.as_strided(in_turn.shape, (1,)).copy_(in_turn)
+        return found
+
+    red(cell, execute, "outputs transposed in memory", monkeypatch)
+
+
 @pytest.mark.parametrize("name", ["conv2d[float32", "conv3d[bfloat16", "conv_transpose2d[float16"])
 def test_a_weight_gradient_of_another_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:

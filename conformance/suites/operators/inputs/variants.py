@@ -148,6 +148,8 @@ def out_variants(cell: Cell, sample: Call) -> None:
         _into(cell, sample, usual.value, f"{forms.OUT}, outputs with gaps", _with_gaps, may_refuse=True, gaps=True)
     if cell.is_first_dtype and _can_hold(usual.value, _within, cell.device):
         _into(cell, sample, usual.value, f"{forms.OUT}, outputs within other memory", _within, gaps=True)
+    if cell.is_first_dtype and any(leaf.dim() > 1 for leaf in leaves(usual.value)):
+        into_arranged(cell, sample, "outputs transposed in memory", arrangements.transposed)
     _into(cell, sample, usual.value, f"{forms.OUT} with wrong-size outputs", _larger)
     if any(leaf.dtype.is_floating_point or leaf.dtype.is_complex for leaf in leaves(usual.value)):
         _into(cell, sample, usual.value, f"{forms.OUT} with integer outputs", _integers)
