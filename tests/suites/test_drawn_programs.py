@@ -1,30 +1,43 @@
-"""Programs that are drawn for compilers."""
+"""Programs that are drawn for compilers and for calls."""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 import torch
 
-from conformance.suites.compile.drawn import _ALL, Program, programs
+from conformance.suites.drawn_programs import Program, _Draft, gradients, programs
+from conformance.suites.drawn_steps import BESIDE, BY_CALLS, EXACT, LAYERS, ROUNDED, Step
 from conformance.suites.operators.plan.catalogue import operators
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
 
 
-def drawn(dtype: torch.dtype, count: int = 40) -> list[Program]:
-    return programs(dtype, range(count), lambda *_: True)
+def drawn(dtype: torch.dtype, count: int = 40, **kind: bool) -> list[Program]:
+    return programs(dtype, range(count), lambda *_: True, **kind)
 
 
 def test_steps_name_operators_that_a_device_can_claim() -> None:
     known = {operator.full_name for operator in operators()}
 
-    assert sorted({step.operator for step in _ALL} - known) == []
+    assert sorted(({step.operator for step in (*EXACT, *BY_CALLS, *ROUNDED, *LAYERS)} | BESIDE) - known) == []
 
 
-def test_draws_have_every_operator() -> None:
-    found = {name for dtype in DTYPES for program in drawn(dtype, 200) for name, _ in program.needs}
+OF_KINDS = {"f": torch.float32, "i": torch.int64, "b": torch.bool}
 
-    assert sorted({step.operator for step in _ALL} - found) == []
+
+def can_be_drawn(step: Step, *, by_calls: bool) -> bool:
+    dtype = OF_KINDS[step.kinds[0]]
+    drafts = (
+        _Draft(dtype, random.Random(number), [[step]], [step], by_calls=by_calls, trained=False) for number in range(99)
+    )
+    return any(draft.program() for draft in drafts)
+
+
+@pytest.mark.parametrize(("by_calls", "steps"), [(False, (*EXACT, *ROUNDED, *LAYERS)), (True, (*BY_CALLS, *LAYERS))])
+def test_every_step_can_be_drawn(by_calls: bool, steps: tuple[Step, ...]) -> None:
+    assert [step.text for step in steps if not can_be_drawn(step, by_calls=by_calls)] == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -53,3 +66,15 @@ def test_a_program_that_needs_an_operator_that_is_not_claimed_is_left_out() -> N
 
     assert 0 < len(without) < len(drawn(torch.float32))
     assert not any("amax" in program.text for program in without)
+
+
+def test_programs_with_gradients_have_some_that_are_not_zero() -> None:
+    found = drawn(torch.float32, 60, by_calls=True, trained=True)
+
+    assert len(found) > 20
+    for program in found:
+        wide = gradients(*program.made(wide=True))
+        assert any(each.any() for each in wide), program.text
+        if not program.rounded:
+            pairs = zip(gradients(*program.made()), wide, strict=True)
+            assert all(torch.equal(each.double(), due) for each, due in pairs), program.text

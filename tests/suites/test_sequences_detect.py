@@ -425,6 +425,7 @@ COMPILERS = (
     ("rows of a roll", _compiler_of("roll", _twice_at_last), "compile.drawn[int64]", ".roll("),
     ("a sign", _compiler_of("copysign", lambda found, *_, **__: found.abs()), "compile.drawn[float32]", "copysign"),
     ("a refused pad", _compiler_of("pad", _refused), "compile.drawn[int64]", "compiled code is refused"),
+    ("a gradient", _compiler_of("maximum", _half_gradient), "compile.drawn[float32-training]", "the gradient of"),
     ("the gradient of a norm", _compiler_of("renorm", _half_gradient), _joined("others", "training"), "renorm"),
 )  # fmt: skip
 

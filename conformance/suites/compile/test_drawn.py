@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import torch
 
-from conformance.accelerators.capabilities import COMPILE, DTYPE
+from conformance.accelerators.capabilities import COMPILE, DTYPE, Mode
 from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
+from conformance.suites import drawn_programs
 
 from . import tables
 from .test_compiled import DEADLINE
-from .test_programs import HOST, Inductor, check_same, naming_torch, plainly
+from .test_programs import HOST, Inductor, naming_torch, plainly
 
-#: Dtypes in which programs begin in each run, and in the deep tier.
-_DTYPES = {False: ("float32", "int64"), True: ("float32", "bfloat16", "int64")}
+#: Dtypes in which programs begin, and whether their gradients are judged: in each run, and in the deep tier.
+_KINDS = {
+    False: (("float32", False), ("int64", False), ("float32", True)),
+    True: (("float32", False), ("bfloat16", False), ("int64", False), ("float32", True)),
+}
 #: Programs of one graph: compiled alone, each would take four times as long.
 _TOGETHER = 24
+#: The same where gradients are judged: a gradient has kernels of its own.
+_TRAINED = 14
 #: Graphs of a deep case, whose programs are other ones.
 _GRAPHS = 5
 
 
 def generate():
-    """Return a case for each dtype, and one with many more programs in the deep tier."""
-    return [_case(dtype, is_deep=is_deep) for is_deep, dtypes in _DTYPES.items() for dtype in dtypes]
+    """Return a case for each dtype and for gradients, and ones with many more programs in the deep tier."""
+    return [_case(*kind, is_deep=is_deep) for is_deep, kinds in _KINDS.items() for kind in kinds]
 
 
-def _case(dtype, *, is_deep):
-    axes = (("dtype", dtype), *([("depth", "deep")] if is_deep else []))
+def _case(dtype, trained, *, is_deep):
+    together = _TRAINED if trained else _TOGETHER
+    mode = [("mode", Mode.TRAINING.value)] if trained else []
+    axes = (("dtype", dtype), *mode, *([("depth", "deep")] if is_deep else []))
     return Case(
         id=f"compile.drawn[{'-'.join(value for _, value in axes)}]",
         area="compile",
@@ -34,73 +42,86 @@ def _case(dtype, *, is_deep):
         axes=axes,
         requires=(COMPILE.cell, DTYPE.on(dtype)),
         deadline=DEADLINE,
-        payload=range(_TOGETHER, _TOGETHER * (_GRAPHS + 1)) if is_deep else range(_TOGETHER),
+        payload=(trained, range(_TOGETHER, _TOGETHER * (_GRAPHS + 1)) if is_deep else range(together)),
     )
 
 
 @cases(generate)
 def test_drawn(accelerator, declaration, case, device, check):
     """Drawn programs of a few exact steps give the same numbers compiled and uncompiled, many in one graph."""
-    from . import drawn
+    trained, numbers = case.payload
+    mode = Mode.TRAINING if trained else Mode.INFERENCE
 
-    dtype = getattr(torch, case.dtype)
-    chosen = drawn.programs(dtype, case.payload, lambda *cell: tables.claimed(declaration, *cell))
+    def claimed(operator, dtype):
+        return tables.claimed(declaration, operator, dtype, mode if dtype == case.dtype else Mode.INFERENCE)
+
+    differences = _gradients if trained else _results
+    chosen = drawn_programs.programs(getattr(torch, case.dtype), numbers, claimed, trained=trained)
     if not chosen:
         raise EnvironmentLacks("the device claims no program of this case")
     graphs = [chosen[start : start + _TOGETHER] for start in range(0, len(chosen), _TOGETHER)]
     for together in graphs:
-        said = _differences(accelerator, device, check, together)
+        said = _refusing(differences, accelerator, device, check, together)
         if not any(said):
             continue
-        program, message = _first(accelerator, device, check, together, said)
+
+        def alone(program):
+            return _refusing(differences, accelerator, device, check, [program])[0]
+
+        # A compiler can be wrong in what it joins: then each program is right alone.
+        program, message = drawn_programs.first_wrong(together, said, alone) or next(
+            (program, f"in one graph with others, {message}")
+            for program, message in zip(together, said, strict=True)
+            if message
+        )
         more = f"wrong in this graph: {sum(map(bool, said))} of {len(together)} programs"
-        with naming_torch(lambda program=program: _check_on_host(check, program)):
+        with naming_torch(lambda program=program: _check_on_host(differences, check, program)):
             check.that(False, f"{message}, compiled:\n{program.text}\n{more}")
 
 
-def _first(accelerator, device, check, chosen, said):
-    """Return the first wrong program up to its first wrong step, and what is wrong with its result."""
-    for program, message in zip(chosen, said, strict=True):
-        for beginning in program.beginnings() if message else ():
-            [alone] = _differences(accelerator, device, check, [beginning])
-            if alone:
-                return beginning, alone
-    # A compiler can be wrong in what it joins: then each program is right alone.
-    return next(
-        (program, f"in one graph with others, {message}")
-        for program, message in zip(chosen, said, strict=True)
-        if message
-    )
-
-
-def _check_on_host(check, program):
+def _check_on_host(differences, check, program):
     """Check that PyTorch's own compiler gives the right results of a program on the host."""
-    [said] = _differences(Inductor, HOST, check, [program])
+    [said] = _refusing(differences, Inductor, HOST, check, [program])
     check.that(not said, said)
 
 
-def _differences(accelerator, device, check, chosen):
+def _refusing(differences, accelerator, device, check, chosen):
     """Compile programs in one graph, and return what is wrong with the results of each, "" for nothing."""
+    try:
+        with plainly(accelerator) as compiled:
+            pairs = differences(compiled, device, chosen)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        return [f"compiled code is refused: {type(error).__name__}: {reason}"] * len(chosen)
+    return [drawn_programs.difference(check, *each) for each in zip(chosen, pairs, strict=True)]
+
+
+def _results(compiled, device, chosen):
+    """Return name, compiled result and due result of all results of each program."""
     made = [program.made() for program in chosen]
 
     def all_of(*given):
         return [function(*inputs) for (_, function), inputs in zip(made, given, strict=True)]
 
-    try:
-        with plainly(accelerator) as compiled:
-            found = compiled(all_of, fullgraph=True)(*([tensor.to(device) for tensor in inputs] for inputs, _ in made))
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        return [f"compiled code is refused: {type(error).__name__}: {reason}"] * len(chosen)
+    found = compiled(all_of, fullgraph=True)(*(program.made(device)[0] for program in chosen))
     due = all_of(*(inputs for inputs, _ in made))
-    return [_difference(check, *each) for each in zip(chosen, found, due, strict=True)]
+    return [
+        [*zip(program.results, *results, strict=True)] for program, *results in zip(chosen, found, due, strict=True)
+    ]
 
 
-def _difference(check, program, found, due):
-    try:
-        for name, actual, wanted in zip(program.results, found, due, strict=True):
-            check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {name}")
-            check_same(check, name, actual.cpu(), wanted)
-    except AssertionError as error:
-        return str(error)
-    return ""
+def _gradients(compiled, device, chosen):
+    """Return name, compiled gradient and due gradient of all floating inputs of each program."""
+    made = [program.made() for program in chosen]
+
+    def all_of(*given):
+        rest = iter(given)
+        return [each for inputs, function in made for each in function(*(next(rest) for _ in inputs))]
+
+    given = [each for program in chosen for each in program.made(device)[0]]
+    found = iter(drawn_programs.gradients(given, compiled(all_of, fullgraph=True)))
+    due = iter(drawn_programs.gradients([each for given, _ in made for each in given], all_of))
+    return [
+        [(name, next(found), next(due)) for name in program.gradient_names(given)]
+        for program, (given, _) in zip(chosen, made, strict=True)
+    ]

@@ -10,6 +10,7 @@ from torch import nn
 
 from conformance.accelerators.capabilities import COMM, COMM_DTYPE, COMPILE, DENORMALS, DTYPE, Cell, Mode
 from conformance.numerics.nearness import Near, near
+from conformance.numerics.same import same_numbers
 from conformance.plan.case import case
 from conformance.suites.module_inject.models import LlamaLayer
 
@@ -17,8 +18,6 @@ from . import tables
 from .test_compiled import DEADLINE, CompiledBlock, check_one_graph, compiling, fresh_compiler, results
 
 HOST = torch.device("cpu")
-#: Wrong numbers that a message shows.
-_SHOWN = 8
 #: They take seconds to import. They are imported once, before the ranks are forked.
 RANK_IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx")
 
@@ -327,7 +326,7 @@ def test_special(accelerator, declaration, check, device):
         found = compiled(all_of, fullgraph=True)(left.to(device), right.to(device))
 
     for what, actual, wanted in zip(_ELEMENTWISE, found, all_of(left, right), strict=True):
-        check_same(check, what, actual.cpu(), wanted)
+        same_numbers(check, what, actual.cpu(), wanted)
     exact = tables.EXACT + (tables.SUBNORMAL if declaration.supports(DENORMALS.cell) else ())
     for table in (exact, tables.WRITING, tables.CHAINED, tables.WIDE, tables.RUNNING):
         _check_exact(accelerator, declaration, check, device, table)
@@ -360,7 +359,7 @@ def _check_gradients(accelerator, declaration, check, device) -> None:
         return torch.stack(results).sum((1, 2))
 
     for what, found, due in _gradients(accelerator, declaration, device, tables.MOVING, given, losses, torch.float32):
-        check_same(check, what, found.cpu(), due)
+        same_numbers(check, what, found.cpu(), due)
 
 
 def _gradients(accelerator, declaration, device, table, given, losses, dtype):
@@ -404,19 +403,7 @@ def _check_exact(accelerator, declaration, check, device, table) -> None:
     for (what, _), actual, wanted in zip(chosen, found, all_of(*given), strict=True):
         actual = actual.cpu()
         check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {what}")
-        check_same(check, what, actual, wanted, signed=what in tables.SIGNED)
-
-
-def check_same(check, what: str, actual: torch.Tensor, wanted: torch.Tensor, *, signed: bool = False) -> None:
-    """Check two results on the host for equal numbers. NaN equals NaN, and, unless ``signed``, -0 equals 0."""
-    check.equal(actual.isnan(), wanted.isnan(), f"where {what} is NaN")
-    same = actual == wanted
-    if signed:
-        same &= actual.signbit() == wanted.signbit()
-    same |= wanted.isnan()
-    found, due = (numbers[~same].tolist() for numbers in (actual, wanted))
-    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    check.that(bool(same.all()), f"{what} gives {found[:_SHOWN]}, not {due[:_SHOWN]}{more}")
+        same_numbers(check, what, actual, wanted, signed=what in tables.SIGNED)
 
 
 def _distinct(rows: int, columns: int) -> torch.Tensor:

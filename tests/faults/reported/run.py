@@ -27,6 +27,11 @@ from .results import Bug, Found, bugs, summary, table
 
 #: Processor seconds for all cases of a bug, and for one.
 _SECONDS, _DEADLINE = 90.0, 40.0
+#: Cases of drawn programs, which are on the subject of each operator.
+_DRAWN = {
+    "operators": ("accelerator.programs[*-inference]", "accelerator.programs[*-training]"),
+    "compiled": ("compile.drawn[*]",),
+}
 
 
 def armed(bug: Bug, device: torch.device) -> AbstractContextManager[Any]:
@@ -115,8 +120,10 @@ def judge(bug: Bug, send: forks.Send) -> None:
     send(("live", liveness.same(healthy, again) and not liveness.same(healthy, broken)))
     with armed(bug, place.device):
         started = time.process_time()
-        for case in bench.select(bug.cases):
-            if bench.on_ranks(case) or time.process_time() - started > _SECONDS:
+        drawn = bench.select(_DRAWN["compiled" if bug.operator[0].startswith("compiled") else "operators"])
+        for case in (*bench.select(bug.cases), *drawn):
+            is_late = time.process_time() - started > _SECONDS and case not in drawn
+            if bench.on_ranks(case) or is_late:
                 continue
             send(("begin", case))
             forks.limit(_DEADLINE)
