@@ -1,7 +1,8 @@
-"""Programs that are drawn: a few exact steps each, over shapes, layouts, scalars and dtypes that kernels tell apart.
+"""Programs that are drawn: a few steps each, over shapes, layouts, scalars and dtypes that kernels tell apart.
 
-A program is text, so that a failure shows all of it. Each step is exact in every order and with every fusion: its
-floating numbers are multiples of a small power of two, so that they and their sums fit into the dtype.
+A program is text, so that a failure shows all of it. Most steps are exact in every order and with every fusion: their
+floating numbers are multiples of a small power of two, so that they and their sums fit into the dtype. What a rounded
+step gives is compared with float64 and is no operand of another step.
 """
 
 from __future__ import annotations
@@ -86,6 +87,12 @@ _LEAVES: Final = {
     ),
     "i": ("torch.arange({n}) * {a} % 13 - 6", "(torch.arange({n}) * {a} % 17 - 8) * ((1 << 26) + 1009)"),
 }
+
+
+#: Returns those of some steps whose operators are claimed.
+_Usable = Callable[[Iterable[Step]], list[Step]]
+#: All steps, and a function of a program's number that returns the steps to try first in each place.
+_Plan = tuple[Sequence[Step], Callable[[int], list[Sequence[Step]]]]
 
 
 class Input(NamedTuple):
@@ -178,10 +185,19 @@ def programs(
 ) -> list[Program]:
     """Return the drawn programs with these numbers that begin in a dtype, if all of their operators are claimed.
 
-    ``by_calls`` has steps that no compiler has a kernel for, too. Those that are ``trained`` have exact gradients.
+    ``by_calls`` has steps that no compiler has a kernel for, too. Those that are ``trained`` have gradients that are
+    exact, or near if a step is rounded.
     """
     kind = f"{dtype}{' by calls' * by_calls}{' trained' * trained}"
-    every, plan = (_of_calls if by_calls else _of_compilers)(dtype, kind)
+    letter, name = _letter(dtype), str(dtype).removeprefix("torch.")
+
+    def usable(steps: Iterable[Step]) -> list[Step]:
+        """Return the steps whose operators are claimed, for the dtype if they take it."""
+        return [
+            step for step in steps if letter not in step.kinds or all(claimed(each, name) for each in _called(step))
+        ]
+
+    every, plan = (_of_calls if by_calls else _of_compilers)(usable, letter, kind)
 
     def program(number: int) -> Program | None:
         for attempt in range(_ATTEMPTS):
@@ -194,29 +210,25 @@ def programs(
     return [each for each in map(program, numbers) if each and all(claimed(*cell) for cell in each.needs)]
 
 
-#: All steps, and a function of a program's number that returns the steps to try first in each place.
-_Plan = tuple[Sequence[Step], Callable[[int], list[Sequence[Step]]]]
-
-
-def _of_calls(dtype: torch.dtype, kind: str) -> _Plan:
+def _of_calls(usable: _Usable, letter: str, kind: str) -> _Plan:
     """Return the steps of programs without a compiler: after each view, the step that comes next in turn."""
-    every = [*EXACT, *BY_CALLS, *ROUNDED, *LAYERS]
-    views = [step for step in every if step.operator in VIEWS]
-    turns = _in_turn([step for step in every if step.operator not in VIEWS], _STEPS // 2, dtype, kind)
+    every = usable((*EXACT, *BY_CALLS, *ROUNDED, *LAYERS))
+    views = [step for step in every if step.operator in VIEWS] or every
+    turns = _in_turn([step for step in every if step.operator not in VIEWS], _STEPS // 2, letter, kind)
     return every, lambda number: [steps for each in turns(number) for steps in (views, [each])]
 
 
-def _of_compilers(dtype: torch.dtype, kind: str) -> _Plan:
+def _of_compilers(usable: _Usable, letter: str, kind: str) -> _Plan:
     """Return the steps of compiled programs: in turn, five exact ones and one that is rounded."""
     # The memory order of a convolution's result is the device's choice, which compilers have to know.
-    rounded = [step for step in (*ROUNDED, *LAYERS) if ".conv" not in step.operator]
-    turns = [_in_turn(EXACT, _STEPS - 1, dtype, kind), _in_turn(rounded, 1, dtype, kind)]
-    return [*EXACT, *rounded], lambda number: [[each] for turn in turns for each in turn(number)]
+    exact, rounded = usable(EXACT), usable(step for step in (*ROUNDED, *LAYERS) if ".conv" not in step.operator)
+    turns = [_in_turn(exact, _STEPS - 1, letter, kind), _in_turn(rounded, 1, letter, kind)]
+    return [*exact, *rounded], lambda number: [[each] for turn in turns for each in turn(number)]
 
 
-def _in_turn(steps: Sequence[Step], count: int, dtype: torch.dtype, kind: str) -> Callable[[int], list[Step]]:
-    """Return a function of a number that returns so many steps of a dtype, which come in turn in a drawn order."""
-    order = [step for step in steps if _letter(dtype) in step.kinds]
+def _in_turn(steps: Sequence[Step], count: int, letter: str, kind: str) -> Callable[[int], list[Step]]:
+    """Return a function of a number that returns so many steps of a kind, which come in turn in a drawn order."""
+    order = [step for step in steps if letter in step.kinds]
     random.Random(kind).shuffle(order)
     return lambda number: [order[(number * count + place) % len(order)] for place in range(count if order else 0)]
 
@@ -246,14 +258,8 @@ def difference(check: Any, program: Program, results: Iterable[tuple[str, torch.
             check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {name}")
             if name in near_to:
                 exact, largest = near_to[name]
-                near(
-                    check,
-                    name,
-                    actual,
-                    exact,
-                    Near.GRADIENTS if name.startswith(OF_GRADIENTS) else Near.FORWARD,
-                    largest=largest,
-                )
+                kind = Near.GRADIENTS if name.startswith(OF_GRADIENTS) else Near.FORWARD
+                near(check, name, actual, exact, kind, largest=largest)
             else:
                 same_numbers(check, name, check.result(actual), wanted.detach())
     except AssertionError as error:

@@ -30,7 +30,7 @@ def _case(dtype, mode, *, is_deep):
         area="accelerator",
         tier=Tier.DEEP if is_deep else Tier.UNIT,
         axes=axes,
-        requires=(DTYPE.on(dtype),),
+        requires=(DTYPE.on(dtype), *(Cell(f"operators.{name}", dtype, mode.value) for name in ("clone", "flip"))),
         payload=(mode, range(count, count + _DEEP) if is_deep else range(count)),
     )
 
