@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.process.peak import kept_while_small
+
 from .families import Family, build, families
 from .inputs import IGNORED, Inputs, batches_of
 from .loop import HOST, ORACLE, SCHEMES, RunDevice, Scheme, Trainer, TrainingTask, Trajectory, weights_of
@@ -141,7 +143,7 @@ def micro_batches(inputs: Inputs, targets: torch.Tensor, number: int) -> list[tu
 
 
 class FamilyReference:
-    """Float64 run of a family on the host; one per process and family, which takes a few megabytes."""
+    """Float64 run of a family on the host, which takes a few megabytes."""
 
     def __init__(self, family: Family) -> None:
         trainer = FamilyTrainer(family, HOST, ORACLE)
@@ -150,13 +152,13 @@ class FamilyReference:
         self.weights = weights_of(trainer.model)
 
 
-@functools.cache
+@kept_while_small
 def reference_of(name: str) -> FamilyReference:
     """Return the oracle of a family."""
     return FamilyReference(families()[name])
 
 
-@functools.cache
+@kept_while_small
 def host_run_of(name: str, dtype: str) -> tuple[Trajectory, dict[str, torch.Tensor]]:
     """Return the host's run in the dtype of a case, and its weights afterwards."""
     trainer = FamilyTrainer(families()[name], HOST, SCHEMES[dtype])
