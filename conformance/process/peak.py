@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+Given, Result = ParamSpec("Given"), TypeVar("Result")
 
 #: Name under which a worker sends its peak to the controller when it ends.
 OUTPUT = "conformance.peak"
