@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
-
-Given, Result = ParamSpec("Given"), TypeVar("Result")
 
 #: Name under which a worker sends its peak to the controller when it ends.
 OUTPUT = "conformance.peak"
@@ -19,20 +15,6 @@ _UNIT = 1 if sys.platform == "darwin" else 1024
 #: Resident bytes from which freed memory is given back, and by how much they have to grow until the next time. The heap
 #: of glibc keeps what is freed below memory in use: after some hundred operators half of a worker's memory.
 _GIVE_BACK_FROM, _GIVE_BACK_EACH = 700 * 2**20, 100 * 2**20
-
-
-#: Functions that forget what they keep.
-_FORGET: list[Callable[[], None]] = []
-
-
-def kept_while_small(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Keep results as ``functools.cache`` does, until the process is so large that it gives memory back.
-
-    Then they are computed anew if another case asks for them. The arguments have to be hashable.
-    """
-    kept = functools.cache(function)
-    _FORGET.append(kept.cache_clear)
-    return functools.wraps(function)(lambda *given, **named: kept(*given, **named))
 
 
 class PeakMemory:
@@ -56,14 +38,9 @@ class FreedMemory:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
     def give_back(self) -> bool:
-        """Give it back if this process has become large, and forget what was kept until then. Return whether it did.
-
-        Only glibc can.
-        """
+        """Give it back if this process has become large. Return whether it did; only glibc can."""
         if self._trim is None or resident_bytes() < self._next:
             return False
-        for forget in _FORGET:
-            forget()
         self._trim(0)
         self._next = max(self._start, resident_bytes() + self._each)
         return True

@@ -31,29 +31,6 @@ def test_freed_memory_goes_back_to_the_system_once() -> None:
     assert int(before) - int(after) > 200e6, f"{before} resident bytes became {after}"
 
 
-FORGETS = """
-from conformance.process.peak import FreedMemory, kept_while_small, resident_bytes
-calls = []
-
-@kept_while_small
-def twice(number):
-    calls.append(number)
-    return number * 2
-
-small, large = FreedMemory(start=2 * resident_bytes()), FreedMemory(start=0)
-print(twice(3), twice(3), len(calls))
-print(small.give_back(), twice(3), len(calls))
-print(large.give_back(), twice(3), len(calls))
-"""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc gives freed memory back")
-def test_what_is_kept_while_small_is_computed_anew_in_a_large_process() -> None:
-    output = subprocess.run([sys.executable, "-c", FORGETS], capture_output=True, text=True, check=True).stdout
-
-    assert output.splitlines() == ["6 6 1", "False 6 1", "True 6 2"]
-
-
 #: Rows of many numbers in bfloat16, for each of which oneDNN makes a kernel. Alone, they take little memory.
 MULTIPLIES = """
 import torch

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.process.peak import kept_while_small
-
 from .families import Family, build, families
 from .inputs import IGNORED, Inputs, batches_of
 from .loop import HOST, ORACLE, SCHEMES, RunDevice, Scheme, Trainer, TrainingTask, Trajectory, weights_of
@@ -143,7 +141,7 @@ def micro_batches(inputs: Inputs, targets: torch.Tensor, number: int) -> list[tu
 
 
 class FamilyReference:
-    """Float64 run of a family on the host, which takes a few megabytes."""
+    """Float64 run of a family on the host; one per process and family, which takes a few megabytes."""
 
     def __init__(self, family: Family) -> None:
         trainer = FamilyTrainer(family, HOST, ORACLE)
@@ -152,13 +150,13 @@ class FamilyReference:
         self.weights = weights_of(trainer.model)
 
 
-@kept_while_small
+@functools.cache
 def reference_of(name: str) -> FamilyReference:
     """Return the oracle of a family."""
     return FamilyReference(families()[name])
 
 
-@kept_while_small
+@functools.cache
 def host_run_of(name: str, dtype: str) -> tuple[Trajectory, dict[str, torch.Tensor]]:
     """Return the host's run in the dtype of a case, and its weights afterwards."""
     trainer = FamilyTrainer(families()[name], HOST, SCHEMES[dtype])
