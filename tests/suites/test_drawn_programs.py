@@ -61,11 +61,13 @@ def test_a_beginning_has_the_value_of_its_step_in_the_program(dtype: torch.dtype
                 assert torch.equal(value.double().nan_to_num(7), whole.double().nan_to_num(7)), program.text
 
 
-def test_a_program_that_needs_an_operator_that_is_not_claimed_is_left_out() -> None:
-    without = programs(torch.float32, range(40), lambda name, _: name != "amax")
+@pytest.mark.parametrize("by_calls", [False, True])
+def test_programs_are_drawn_from_claimed_operators_alone(by_calls: bool) -> None:
+    without = programs(torch.float32, range(120), lambda name, _: name != "amax", by_calls=by_calls)
 
-    assert 0 < len(without) < len(drawn(torch.float32))
-    assert not any("amax" in program.text for program in without)
+    assert any(".amax(" in program.text for program in drawn(torch.float32, 120, by_calls=by_calls))
+    assert len(without) > 90
+    assert not any(".amax(" in program.text for program in without)
 
 
 def test_programs_with_gradients_have_some_that_are_not_zero() -> None:
