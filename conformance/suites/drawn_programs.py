@@ -122,16 +122,19 @@ class Program:
         inputs = "; ".join(f"{name} = {expression}.to(device){view}" for name, expression, view in self.inputs)
         return f"{inputs}\n{'; '.join(self.steps)}"
 
-    def made(
-        self, device: torch.device = HOST, *, wide: bool = False
-    ) -> tuple[list[torch.Tensor], Callable[..., tuple[torch.Tensor, ...]]]:
-        """Return the inputs on a device, and the function; ``wide`` has float64 for each floating dtype."""
-        names: dict[str, Any] = {"torch": torch, "F": F, "math": math, "device": device}
+    def made(self, *, wide: bool = False) -> tuple[list[torch.Tensor], Callable[..., tuple[torch.Tensor, ...]]]:
+        """Return the inputs on the host, and the function; ``wide`` has float64 for each floating dtype."""
+        names: dict[str, Any] = {"torch": torch, "F": F, "math": math}
         given = ", ".join(each.name for each in self.inputs)
         body = "".join(f"    {_widened(step) if wide else step}\n" for step in self.steps)
         exec(f"def program({given}):\n{body}    return {', '.join(self.results)},", names)
-        inputs = [eval(f"({expression}).to(device){view}", names) for _, expression, view in self.inputs]
+        inputs = self.inputs_on(HOST)
         return [each.double() if wide and each.is_floating_point() else each for each in inputs], names["program"]
+
+    def inputs_on(self, device: torch.device) -> list[torch.Tensor]:
+        """Return the inputs on a device."""
+        names: dict[str, Any] = {"torch": torch, "math": math, "device": device}
+        return [eval(f"({expression}).to(device){view}", names) for _, expression, view in self.inputs]
 
     def near_to(self, *, trained: bool) -> dict[str, tuple[torch.Tensor, float]]:
         """Return the exact numbers of rounded results and, if asked, of gradients, and the size for bounds of each."""
@@ -189,7 +192,7 @@ def programs(
     exact, or near if a step is rounded.
     """
     kind = f"{dtype}{' by calls' * by_calls}{' trained' * trained}"
-    letter, name = _letter(dtype), str(dtype).removeprefix("torch.")
+    letter, name = _letter(dtype), _name(dtype)
 
     def usable(steps: Iterable[Step]) -> list[Step]:
         """Return the steps whose operators are claimed, for the dtype if they take it."""
@@ -234,14 +237,19 @@ def _in_turn(steps: Sequence[Step], count: int, letter: str, kind: str) -> Calla
 
 
 def first_wrong(
-    chosen: Sequence[Program], said: Sequence[str], alone: Callable[[Program], str]
-) -> tuple[Program, str] | None:
-    """Return the first wrong program up to its first step that is wrong ``alone``, and what is wrong with it."""
-    for program, message in zip(chosen, said, strict=True):
-        for beginning in program.beginnings() if message else ():
-            if wrong := alone(beginning):
-                return beginning, wrong
-    return None
+    chosen: Sequence[Program], said: Sequence[str], alone: Callable[[Program], str], together: str = ""
+) -> tuple[Program, str]:
+    """Return the first wrong program up to its first step that is wrong ``alone``, and what is wrong with it.
+
+    If none is wrong alone, return the first program of which something is ``said``, with the words for that in front.
+    """
+    wrong = [pair for pair in zip(chosen, said, strict=True) if pair[1]]
+    for program, _ in wrong:
+        for beginning in program.beginnings():
+            if message := alone(beginning):
+                return beginning, message
+    program, message = wrong[0]
+    return program, together + message
 
 
 def difference(check: Any, program: Program, results: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> str:
@@ -299,7 +307,7 @@ class _Draft:
     def program(self) -> Program | None:
         """Draw inputs and steps; None if the first step that was wanted cannot be added, or gradients are not exact."""
         shape = self._shape() if self._by_calls else self._chance.choice(_SHAPES)
-        name = str(self._dtype).removeprefix("torch.")
+        name = _name(self._dtype)
         for letter, form in (("a", shape), ("b", self._beside(shape)), ("c", self._beside(shape))):
             leaves = _LEAVES["f" if self._dtype.is_floating_point else "i"]
             expression = leaves[0] if self._trained else self._chance.choice(leaves)
@@ -311,6 +319,7 @@ class _Draft:
         self._input("v", index + (self._chance.choice(_INDICES) if self._by_calls else ""))
         for place, wanted in enumerate(self._plan):
             if not self._draw(wanted, _FEW_TRIES):
+                # Without the first step of its turn, a program is drawn anew. A view may be another step.
                 if len(wanted) == 1 and place < 2:
                     return None
                 self._draw(self._others, _TRIES)
@@ -385,7 +394,7 @@ class _Draft:
         self._steps.append(text)
         self._used |= {name for key, name in names.items() if f"{{{key}}}" in step.text and key != "o"}
         for name in (x, out) if step.operator == "to" else (x, names["w"]) if "{w}" in step.text else (x,):
-            self._needs |= dict.fromkeys((each, _name(self._values[name])) for each in _called(step))
+            self._needs |= dict.fromkeys((each, _name(self._values[name].dtype)) for each in _called(step))
         return True
 
     def _can_be_run(self, step: Step, names: Mapping[str, str]) -> bool:
@@ -456,14 +465,14 @@ class _Draft:
         finite = found.double()[found.isfinite()]
         if not ((finite % unit == 0).all() and (finite.abs() < limit).all()):
             return False
-        sizes = {name: _sizes(value) for name, value in self._wide.items()}
         if step.operator in _SUMS:
             # No sum of some terms is larger than that of their sizes, and products of halves are quarters.
+            sizes = {name: _sizes(value) for name, value in self._wide.items()}
             total = _run(_widened(text), {**sizes, "v": self._wide["v"]})
             if total is None or not (total[out] < limit).all() or (sizes[operands[0]] * 2 % 1 != 0).any():
                 return False
         # Both evaluations round integers alike that become floating numbers.
-        return all(bool((sizes[name] <= _EXACT_INTEGERS).all()) for name in operands)
+        return all(bool((_sizes(self._wide[name]) <= _EXACT_INTEGERS).all()) for name in operands)
 
 
 def _is_open(step: Step, text: str, x: torch.Tensor, z: torch.Tensor, *, trained: bool) -> bool:
@@ -512,13 +521,14 @@ def _has_exact_gradients(program: Program) -> bool:
     return all(torch.equal(each.double(), due) for each, due in known)
 
 
-def _name(value: torch.Tensor) -> str:
-    return str(value.dtype).removeprefix("torch.")
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
-def _called(step: Step) -> set[str]:
-    """Return the operators that a step calls."""
-    return {step.operator, *(name for name in re.findall(r"\.(\w+)\(", step.text) if name in BESIDE)}
+def _called(step: Step) -> Iterable[str]:
+    """Return the operators that a step calls, each once, in the order of its text."""
+    beside = (name for name in re.findall(r"\.(\w+)\(", step.text) if name in BESIDE)
+    return dict.fromkeys((step.operator, *beside))
 
 
 def _kind(value: torch.Tensor) -> str:

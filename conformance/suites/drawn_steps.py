@@ -1,4 +1,4 @@
-"""Steps of drawn programs, as text: exact ones, such as compilers write, such as only calls have, and rounded ones."""
+"""Steps of drawn programs, as text: exact ones for compilers and calls, ones for calls alone, and rounded ones."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Step(NamedTuple):
     text: str
 
 
+#: Beginning of steps that write to a copy.
+_COPY: Final = "{o} = {x}.clone(); {o}"
 EXACT: Final = (
     *(Step("fi", name, f"torch.{name}({{x}})") for name in ("neg", "abs", "square")),
     *(Step("f", name, f"torch.{name}({{x}})") for name in ("floor", "ceil", "round", "trunc", "isnan", "isfinite")),
@@ -84,11 +86,11 @@ EXACT: Final = (
     Step("fib", "tril", "{x}.tril()"),
     Step("fib", "triu", "{x}.triu(1)"),
     Step("fib", "diagonal", "{x}.diagonal()"),
-    Step("fi", "add", "{o} = {x}.clone(); {o}[..., 1:] += {s}"),
-    Step("fi", "fill", "{o} = {x}.clone(); {o}[{v}] = {s}"),
-    Step("fib", "clone", "{o} = {x}.clone(); {o}[..., 0] = {o}[..., -1]"),
-    Step("fi", "mul", "{o} = {x}.clone(); {o}.mul_({y})"),
-    Step("fi", "masked_fill", "{o} = {x}.clone(); {o}.transpose(0, -1).masked_fill_({m}, {s})"),
+    Step("fi", "add", _COPY + "[..., 1:] += {s}"),
+    Step("fi", "fill", _COPY + "[{v}] = {s}"),
+    Step("fib", "clone", _COPY + "[..., 0] = {o}[..., -1]"),
+    Step("fi", "mul", _COPY + ".mul_({y})"),
+    Step("fi", "masked_fill", _COPY + ".transpose(0, -1).masked_fill_({m}, {s})"),
     Step("fi", "matmul", "{x} @ {x}.transpose(-1, -2)"),
     Step("fi", "matmul", "{x} @ {y}"),
     Step("fi", "topk", "torch.topk({x}, 2, {d}).values"),
@@ -120,7 +122,6 @@ EXACT: Final = (
 )  # fmt: skip
 
 
-_AGAIN: Final = "{o} = {x}.clone(); {o}"
 #: Steps that a compiler has no kernel for: sizes that depend on numbers, writes through views and into given results.
 BY_CALLS: Final = (
     *(Step("fib", "__getitem__", f"{{x}}[{at}]") for at in ("{m}", "{v}, ..., -1", "..., {v}", "::2, ..., None")),
@@ -172,27 +173,27 @@ BY_CALLS: Final = (
             ("neg", "neg_()"), ("fill", "zero_()"), ("clamp", "clamp_(0, 1)"),
         )
     ),
-    Step("fib", "clone", _AGAIN + "[..., 1:] = {o}[..., :-1].clone()"),
-    Step("fib", "clone", _AGAIN + ".copy_({y})"),
-    Step("fib", "clone", _AGAIN + ".select({d}, 0).copy_({o}.select({d}, -1).clone())"),
-    Step("fib", "clone", _AGAIN + ".transpose(0, -1).copy_({y})"),
-    Step("fib", "clone", _AGAIN + "[{m}] = 1"),
-    Step("fib", "clone", _AGAIN + "[{v}] = {y}[{v}]"),
-    Step("fib", "flip", _AGAIN + ".transpose_(0, -1); {o} = {o}.flip(0)"),
-    Step("fi", "mul", _AGAIN + ".unsqueeze_(0).mul_({s})"),
-    Step("fi", "index_put", _AGAIN + ".index_put_(({v},), {x}[{v}], accumulate=True)"),
-    Step("fi", "index_add", _AGAIN + ".transpose(0, -1).index_add_(-1, {v}, {x}.transpose(0, -1)[..., {v}])"),
-    Step("fib", "index_copy", _AGAIN + ".index_copy_(0, {v}, {x}[{v}])"),
-    Step("fi", "scatter_add", _AGAIN + ".scatter_add_(0, torch.zeros_like({x}, dtype=torch.int64), {x})"),
+    Step("fib", "clone", _COPY + "[..., 1:] = {o}[..., :-1].clone()"),
+    Step("fib", "clone", _COPY + ".copy_({y})"),
+    Step("fib", "clone", _COPY + ".select({d}, 0).copy_({o}.select({d}, -1).clone())"),
+    Step("fib", "clone", _COPY + ".transpose(0, -1).copy_({y})"),
+    Step("fib", "clone", _COPY + "[{m}] = 1"),
+    Step("fib", "clone", _COPY + "[{v}] = {y}[{v}]"),
+    Step("fib", "flip", _COPY + ".transpose_(0, -1); {o} = {o}.flip(0)"),
+    Step("fi", "mul", _COPY + ".unsqueeze_(0).mul_({s})"),
+    Step("fi", "index_put", _COPY + ".index_put_(({v},), {x}[{v}], accumulate=True)"),
+    Step("fi", "index_add", _COPY + ".transpose(0, -1).index_add_(-1, {v}, {x}.transpose(0, -1)[..., {v}])"),
+    Step("fib", "index_copy", _COPY + ".index_copy_(0, {v}, {x}[{v}])"),
+    Step("fi", "scatter_add", _COPY + ".scatter_add_(0, torch.zeros_like({x}, dtype=torch.int64), {x})"),
     Step("fi", "scatter_reduce.amax", "{x}.scatter_reduce({d}, torch.zeros_like({x}, dtype=torch.int64), {x}, 'amax')"),
-    Step("fib", "masked_scatter", _AGAIN + ".masked_scatter_({m}, {x}.flip(0))"),
+    Step("fib", "masked_scatter", _COPY + ".masked_scatter_({m}, {x}.flip(0))"),
     Step("fi", "sub", "{o} = torch.empty_like({x}).transpose(0, -1); torch.sub({x}.transpose(0, -1), 1, out={o})"),
-    Step("fi", "maximum", _AGAIN + "[..., 1:]; torch.maximum({x}[..., :-1], {o}, out={o})"),
+    Step("fi", "maximum", _COPY + "[..., 1:]; torch.maximum({x}[..., :-1], {o}, out={o})"),
     Step("fi", "where", "{o} = torch.empty_like({x}); torch.where({x} == {x}, {x}, {x}.flip(0), out={o})"),
     Step("fib", "cat", "{o} = torch.empty_like(torch.cat(({x}, {x}))); torch.cat(({x}, {x}.flip(0)), out={o})"),
 )  # fmt: skip
 
-CHANNELS: Final = "{x}.shape[1]"
+_CHANNELS: Final = "{x}.shape[1]"
 
 
 def _weight(rows: str, columns: str, places: str) -> str:
@@ -258,17 +259,17 @@ LAYERS: Final = (
     *(
         Step("f", f"nn.functional.conv{dims}d", f"F.conv{dims}d({{x}}, {weight}, None, {{n}}, {{q}}, {{n}})")
         for dims, weight in (
-            (1, _weight("4", CHANNELS, "3")), (2, _weight("4", CHANNELS, "3, 2")), (2, _weight("3", CHANNELS, "1, 1")),
-            (3, _weight("2", CHANNELS, "2, 1, 2")),
+            (1, _weight("4", _CHANNELS, "3")), (2, _weight("4", _CHANNELS, "3, 2")),
+            (2, _weight("3", _CHANNELS, "1, 1")), (3, _weight("2", _CHANNELS, "2, 1, 2")),
         )
     ),
     *(
-        Step("f", f"nn.functional.conv{dims}d", f"F.conv{dims}d({{x}}, {weight}, None, {{n}}, {{q}}, 1, {CHANNELS})")
-        for dims, weight in ((1, _weight(CHANNELS, "1", "3")), (2, _weight(CHANNELS, "1", "2, 3")))
+        Step("f", f"nn.functional.conv{dims}d", f"F.conv{dims}d({{x}}, {weight}, None, {{n}}, {{q}}, 1, {_CHANNELS})")
+        for dims, weight in ((1, _weight(_CHANNELS, "1", "3")), (2, _weight(_CHANNELS, "1", "2, 3")))
     ),
     *(
         Step("f", f"nn.functional.conv_transpose{dims}d", f"F.conv_transpose{dims}d({{x}}, {weight}, None, {{n}}, 1)")
-        for dims, weight in ((1, _weight(CHANNELS, "3", "3")), (2, _weight(CHANNELS, "3", "3, 2")))
+        for dims, weight in ((1, _weight(_CHANNELS, "3", "3")), (2, _weight(_CHANNELS, "3", "3, 2")))
     ),
     *(
         Step("f", "nn.functional.scaled_dot_product_attention", f"F.scaled_dot_product_attention({given})")

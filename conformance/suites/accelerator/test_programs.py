@@ -1,4 +1,4 @@
-"""Drawn programs: short chains of exact calls on views, writes and casts, which have to give the host's numbers."""
+"""Drawn programs: short chains of calls on views, of writes, casts and layers, with the host's numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _case(dtype, mode, *, is_deep):
 
 @cases(generate)
 def test_programs(declaration, case, device, check):
-    """Drawn programs of a few exact calls give the host's numbers, and change none of their inputs."""
+    """Drawn programs of a few calls give the host's numbers, rounded ones nearly, and change none of their inputs."""
     mode, numbers = case.payload
     trained = mode is Mode.TRAINING
 
@@ -51,17 +51,16 @@ def test_programs(declaration, case, device, check):
     said = [_difference(device, check, program, trained=trained) for program in chosen]
     if not any(said):
         return
-    found = drawn_programs.first_wrong(
+    program, message = drawn_programs.first_wrong(
         chosen, said, lambda program: _difference(device, check, program, trained=trained)
     )
-    program, message = found or next(pair for pair in zip(chosen, said, strict=True) if pair[1])
     check.that(False, f"{message}:\n{program.text}\nwrong: {sum(map(bool, said))} of {len(chosen)} programs")
 
 
 def _difference(device, check, program, *, trained):
     """Return what is wrong with a program on the device; "" for nothing."""
     inputs, function = program.made()
-    given, _ = program.made(device)
+    given = program.inputs_on(device)
     try:
         results = function(*given)
         pairs = [*zip(program.results, results, function(*inputs), strict=True)]

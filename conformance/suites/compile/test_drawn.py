@@ -42,7 +42,7 @@ def _case(dtype, trained, *, is_deep):
         axes=axes,
         requires=(COMPILE.cell, DTYPE.on(dtype)),
         deadline=DEADLINE,
-        payload=(trained, range(_TOGETHER, _TOGETHER * (_GRAPHS + 1)) if is_deep else range(together)),
+        payload=(trained, range(together, _TOGETHER * (_GRAPHS + 1)) if is_deep else range(together)),
     )
 
 
@@ -69,11 +69,7 @@ def test_drawn(accelerator, declaration, case, device, check):
             return _refusing(differences, accelerator, device, check, [program])[0]
 
         # A compiler can be wrong in what it joins: then each program is right alone.
-        program, message = drawn_programs.first_wrong(together, said, alone) or next(
-            (program, f"in one graph with others, {message}")
-            for program, message in zip(together, said, strict=True)
-            if message
-        )
+        program, message = drawn_programs.first_wrong(together, said, alone, "in one graph with others, ")
         more = f"wrong in this graph: {sum(map(bool, said))} of {len(together)} programs"
         with naming_torch(lambda program=program: _check_on_host(differences, check, program)):
             check.that(False, f"{message}, compiled:\n{program.text}\n{more}")
@@ -103,7 +99,7 @@ def _results(compiled, device, chosen):
     def all_of(*given):
         return [function(*inputs) for (_, function), inputs in zip(made, given, strict=True)]
 
-    found = compiled(all_of, fullgraph=True)(*(program.made(device)[0] for program in chosen))
+    found = compiled(all_of, fullgraph=True)(*(program.inputs_on(device) for program in chosen))
     due = all_of(*(inputs for inputs, _ in made))
     return [
         [*zip(program.results, *results, strict=True)] for program, *results in zip(chosen, found, due, strict=True)
@@ -118,7 +114,7 @@ def _gradients(compiled, device, chosen):
         rest = iter(given)
         return [each for inputs, function in made for each in function(*(next(rest) for _ in inputs))]
 
-    given = [each for program in chosen for each in program.made(device)[0]]
+    given = [each for program in chosen for each in program.inputs_on(device)]
     found = iter(drawn_programs.gradients(given, compiled(all_of, fullgraph=True)))
     due = iter(drawn_programs.gradients([each for given, _ in made for each in given], all_of))
     return [
