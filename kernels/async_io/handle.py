@@ -130,6 +130,9 @@ class Handle(PinHandle):
 
     def close(self) -> None:
         """Wait for pending operations, then release threads and queues. A closed handle refuses every call."""
+        self._close(joins=True)
+
+    def _close(self, *, joins: bool) -> None:
         # A forked child has none of the threads, so it cannot wait for them; the parent's handle is not touched.
         if not self._open or os.getpid() != self._process:
             return
@@ -138,13 +141,15 @@ class Handle(PinHandle):
             if self._pending:
                 self._wait()
         finally:
-            self._workers.shutdown()
+            self._workers.shutdown(wait=joins)
             for engine in self._made:
                 engine.close()
 
     def __del__(self) -> None:
         forgotten = len(self._pending)
-        self.close()
+        # Garbage may be collected in a thread that starts and holds the lock which the end of a thread asks for. No
+        # operation runs any more, so the threads end by themselves.
+        self._close(joins=False)
         # A child of fork() has a copy of the list, and nothing in it is the child's to wait for.
         if forgotten and os.getpid() == self._process:
             text = f"a handle was deleted with {forgotten} operations pending; they were completed first. Call wait()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import subprocess
 import sys
 import threading
 
@@ -310,6 +311,28 @@ def test_threads_that_have_ended_leave_nothing_running(kind, file):
     handle.close()
 
     assert running() <= before
+
+
+#: A collection of garbage may delete a handle anywhere: here in a thread that starts, and holds the list of threads.
+DELETES = """
+import sys, threading, torch
+from conformance.kernels import async_io
+handle = async_io.PortableHandle(intra_op_parallelism=2)
+handle.async_pwrite(torch.zeros(10_000), sys.argv[1])
+handle.wait()
+with threading._shutdown_locks_lock:
+    del handle
+print("deleted")
+"""
+
+
+@pytest.mark.skipif(not hasattr(threading, "_shutdown_locks_lock"), reason="this Python keeps no such list")
+def test_a_handle_can_be_deleted_while_a_thread_starts(file):
+    command = [sys.executable, "-c", DELETES, str(file)]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout == "deleted\n"
 
 
 def test_the_interpreter_goes_on_meanwhile(kind, file):
