@@ -6,10 +6,11 @@ import gc
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,6 +35,9 @@ from conformance.runner.facts import CHANGED, environment_facts, read_facts, sof
 from conformance.runner.progress import Progress
 from conformance.runner.terminal import fitted
 from conformance.runner.waivers import check_plan, waivers_of
+
+if TYPE_CHECKING:
+    from conformance.runner.scheduling import Due
 
 #: Exit statuses of pytest.
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
@@ -87,6 +91,25 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["conformance"] = worker_input(self.context)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Return the scheduler of a run with workers."""
+        from conformance.runner.scheduling import GroupScheduling
+
+        return GroupScheduling(config, log, self._due)
+
+    def _due(self, nodeids: Sequence[str]) -> list[Due]:
+        """Return group and expected seconds of each item; a plain test has neither."""
+        from conformance.runner.scheduling import Due, group_of
+
+        costs, cases = measured(), {case["nodeid"]: case for case in (self.manifest or {}).get("cases", ())}
+
+        def due(case: dict[str, Any]) -> Due:
+            group = group_of(case.get("requires", ()), case.get("world_size"), case.get("tier", ""))
+            return Due(group, costs.seconds(case["id"]))
+
+        return [due(cases[nodeid]) if nodeid in cases else Due("", 0.0) for nodeid in nodeids]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:

@@ -24,7 +24,7 @@ OPERATOR = Case("operators.add[float32-inference]", "operators", requires=(Cell(
 
 
 def pace(loops: list[float], runnable: float = 0.0) -> Pace:
-    """Return a pace whose loops take these seconds. A second passes between two questions for the time."""
+    """Return a pace that is calibrated with loops of a second. A second passes between two questions for the time."""
     times = iter(range(1_000))
     found = iter([1.0, 1.0, 1.0, *loops])
     return Pace(lambda: next(found), lambda: runnable, lambda: float(next(times)))
@@ -32,7 +32,11 @@ def pace(loops: list[float], runnable: float = 0.0) -> Pace:
 
 @pytest.mark.parametrize(("loops", "factor"), [([1.0], 1.0), ([0.5], 1.0), ([3.0], 3.0), ([500.0], MOST_SLOWDOWN)])
 def test_a_slow_loop_is_a_slow_machine(loops: list[float], factor: float) -> None:
-    assert pace(loops).slowdown() == factor
+    assert pace(loops * 3).slowdown() == factor
+
+
+def test_a_loop_that_was_interrupted_is_no_slow_machine() -> None:
+    assert pace([8.0, 1.0, 8.0]).slowdown() == 1.0
 
 
 def test_threads_that_share_processors_slow_each_other_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +47,7 @@ def test_threads_that_share_processors_slow_each_other_down(monkeypatch: pytest.
 
 def test_a_measurement_is_valid_for_a_second() -> None:
     now = [0.0]
-    measured = iter([1.0, 1.0, 1.0, 2.0, 4.0])
+    measured = iter([1.0] * 3 + [2.0] * 3 + [4.0] * 3)
     watch = Pace(lambda: next(measured), lambda: 0.0, lambda: now[0])
 
     assert (watch.slowdown(), watch.slowdown()) == (2.0, 2.0)

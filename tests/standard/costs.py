@@ -17,6 +17,7 @@ from statistics import median
 
 from conformance.plan.costs import DEAR, FILE, Costs, is_compiled
 from conformance.reports.loading import load
+from conformance.runner.scheduling import Due, Groups, group_of
 
 #: Workers of the simulated runs.
 WORKERS = (1, 2, 4, 8, 16)
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     costs = costs_of(seconds)
     if options.simulate:
         compiled = {case.id for case in cases if is_compiled(case.requires)}
-        print("\n".join(table(seconds, costs.ranks(seconds, compiled))))
+        due = {case.id: Due(group_of(case.requires, case.world_size, case.tier), case.seconds) for case in cases}
+        print("\n".join(table(due, costs.ranks(seconds, compiled))))
         return 0
     FILE.write_text(text(costs), encoding="utf-8")
     print(f"{FILE.name}: {len(costs.cases)} of {len(seconds)} cases take {DEAR:g} s and more")
@@ -56,12 +58,12 @@ def text(costs: Costs) -> str:
     return json.dumps({"areas": dict(costs.areas), "cases": ordered}, indent=0) + "\n"
 
 
-def table(seconds: Mapping[str, float], ranks: Mapping[str, tuple[int, float]]) -> list[str]:
+def table(due: Mapping[str, Due], ranks: Mapping[str, tuple[int, float]]) -> list[str]:
     """Return one line for each number of workers: the simulated length, the bound, and the difference in percent."""
-    order = sorted(seconds, key=ranks.__getitem__)
+    order = [due[id] for id in sorted(due, key=ranks.__getitem__)]
     lines = ["workers  simulated s  bound s  above"]
     for workers in WORKERS:
-        length, least = simulated([seconds[id] for id in order], workers), bound(seconds.values(), workers)
+        length, least = simulated(order, workers), bound((case.seconds for case in order), workers)
         lines.append(f"{workers:7d}  {length:11.1f}  {least:7.1f}  {length / least - 1:5.1%}")
     return lines
 
@@ -72,24 +74,29 @@ def bound(seconds: Iterable[float], workers: int) -> float:
     return max(sum(taken) / workers, max(taken))
 
 
-def simulated(order: Sequence[float], workers: int) -> float:
-    """Return the seconds of a run in this order with xdist's scheduler ``load`` and chunks of one.
+def simulated(order: Sequence[Due], workers: int) -> float:
+    """Return the seconds of a run of the cases in this order.
 
     A worker holds the case that it runs and one more, and gets another when it ends one.
     """
-    waiting = deque(order)
-    held = [deque(waiting.popleft() for _ in range(min(2, len(waiting)))) for _ in range(workers)]
-    running = [(cases[0], number) for number, cases in enumerate(held) if cases]
+    groups, waiting, living = Groups(order, workers), list(range(len(order))), range(workers)
+    held: list[deque[int]] = [deque() for _ in living]
+
+    def give(worker: int, cases: int) -> None:
+        for _ in range(min(cases, len(waiting))):
+            held[worker].append(waiting.pop(groups.choose(waiting, worker, living)))
+
+    for worker in living:
+        give(worker, 2)
+    running = [(order[cases[0]].seconds, worker) for worker, cases in enumerate(held) if cases]
     heapq.heapify(running)
     now = 0.0
     while running:
-        now, number = heapq.heappop(running)
-        cases = held[number]
-        cases.popleft()
-        if waiting:
-            cases.append(waiting.popleft())
-        if cases:
-            heapq.heappush(running, (now + cases[0], number))
+        now, worker = heapq.heappop(running)
+        held[worker].popleft()
+        give(worker, 1)
+        if held[worker]:
+            heapq.heappush(running, (now + order[held[worker][0]].seconds, worker))
     return now
 
 

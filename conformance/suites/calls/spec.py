@@ -166,7 +166,7 @@ def _block(dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     return block
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=8)  # of 4 MiB each
 def _kept(dtype: torch.dtype, state: bytes) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a block that a generator with this state draws, and its state behind the block."""
     generator = torch.Generator()
