@@ -16,6 +16,7 @@ from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.inputs import families
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Intermediates
+from tests.rows import every_row
 
 from .test_operators_detect import run
 
@@ -319,6 +320,38 @@ def test_a_backward_that_is_wrong_where_two_things_are_unusual_is_red(monkeypatc
     monkeypatch.setattr(execution, "gradients", gradients)
     with pytest.raises(AssertionError, match="gradient of input 0"):
         run(cell)
+
+
+@every_row(
+    [
+        ("nn.functional.nll_loss", 0, 1 << 10),
+        ("nn.functional.hardsigmoid", 1, 1 << 8),
+        ("nn.functional.layer_norm", 1, 1 << 10),
+        ("nn.functional.prelu", 1, 1 << 8),
+        ("nn.functional.mse_loss", 0, 1 << 16),
+        ("nn.functional.max_pool2d", 0, 1 << 10),
+        ("softmax", 1, 1 << 12),
+        ("cumsum", 0, 1 << 16),
+        ("cdist", 0, 1 << 10),
+    ]
+)
+def test_a_gradient_that_is_wrong_beyond_a_length_of_an_axis_is_red(row: tuple[str, int, int]) -> None:
+    name, dim, most = row
+    cell = f"operators.{name}[float32-training]"
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        found = execution.host_gradients(outputs, inputs, cotangents)
+        for gradient in found:
+            if dim < gradient.dim() and gradient.shape[dim] > most:
+                gradient.narrow(dim, most, gradient.shape[dim] - most).add_(1)
+        return found
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        only(monkeypatch, "training.each_long_axis")
+        assert run(cell).count > 10
+        monkeypatch.setattr(execution, "gradients", gradients)
+        with pytest.raises(AssertionError, match="gradient of input"):
+            run(cell)
 
 
 def test_a_result_with_a_row_and_a_column_for_each_element_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:

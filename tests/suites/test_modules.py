@@ -128,6 +128,46 @@ def _gradients_without_strides(forward):
     return called
 
 
+def _initial_vectors(forward):
+    """Read the numbers with which a module begins in place of those of its vectors."""
+
+    def called(self, *inputs, **named):
+        with torch.no_grad():
+            for name, vector in self.named_parameters():
+                if vector.dim() == 1:
+                    vector.fill_("bias" not in name)
+        return forward(self, *inputs, **named)
+
+    return called
+
+
+def _without_statistics(forward):
+    """Read zeros and ones in place of the running mean and variance."""
+
+    def called(self, input):
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+        return forward(self, input)
+
+    return called
+
+
+def _one_kernel_without_strides(forward):
+    """Read the weights of an encoder layer that is one kernel from the memory in which they lie, without gaps."""
+    kernel = torch._transformer_encoder_layer_fwd
+
+    def called(self, *inputs, **named):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, kernel.__name__, lambda *given: kernel(given[0], *map(_misread_if_matrix, given[1:])))
+            return forward(self, *inputs, **named)
+
+    return called
+
+
+def _misread_if_matrix(value):
+    return _misread(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
 @pytest.mark.parametrize(
     ("name", "broken", "said"),
     [
@@ -142,6 +182,9 @@ def _gradients_without_strides(forward):
         ("Linear", _weight_without_strides, "weights with other strides: result 0"),
         ("LSTMCell", _weight_without_strides, "weights with other strides: result 0"),
         ("Dropout", _same_mask, "equal to the row before"),
+        *((name, _initial_vectors, "result 0 is off") for name in ("LayerNorm", "GroupNorm", "MultiheadAttention")),
+        *((f"BatchNorm{d}d", _without_statistics, "result 0 is off") for d in (1, 2, 3)),
+        ("TransformerEncoderLayer", _one_kernel_without_strides, "weights with other strides: result 0"),
     ],
 )
 def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken, said):
@@ -162,7 +205,8 @@ def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken
 
     monkeypatch.setattr(checking.laws, "_drawn", drawn_with_the_defect)
 
-    assert said in judged(name)
+    # Statistics are read, and a layer is one kernel, in evaluation alone.
+    assert said in judged(name, training=broken not in (_one_kernel_without_strides, _without_statistics))
 
 
 class _TwoUnits(TorchDispatchMode):

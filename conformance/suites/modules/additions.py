@@ -120,6 +120,17 @@ def _attended() -> list[ModuleCall]:
     return found
 
 
+def _encoded() -> list[ModuleCall]:
+    """Return layers that PyTorch computes in one kernel in eval(): batches come first, and no gradient is asked for."""
+    late = torch.arange(5) > torch.tensor([[4], [2], [3]])
+    found = []
+    for activation, first, masks in (("gelu", False, {"src_key_padding_mask": late}), ("relu", True, {})):
+        sizes = {"d_model": 8, "nhead": 2, "dim_feedforward": 16, "batch_first": True}
+        options = {**sizes, "activation": activation, "norm_first": first}
+        found.append(ModuleCall(nn.TransformerEncoderLayer, (), options, (_x(3, 5, 8),), masks))
+    return found
+
+
 def _sequences() -> Iterator[tuple[str, list[ModuleCall]]]:
     """Yield recurrent modules in both directions: with rows that end early, many and long rows, and without biases."""
     sizes = {"input_size": 4, "hidden_size": 3, "bidirectional": True}
@@ -186,6 +197,7 @@ def additions() -> dict[str, list[ModuleCall]]:
     """Return calls by the name of the module, all of which run; the numbers come from torch's generator."""
     found = {f"MaxUnpool{d}d": _unpooled(d) for d in (1, 2, 3)}
     found |= {"EmbeddingBag": _embedded(), "TransformerDecoder": _decoder(), "MultiheadAttention": _attended()}
+    found["TransformerEncoderLayer"] = _encoded()
     for group in (_dropouts, _lazy, _upsampled, _losses, _sequences, _shapes, _activations):
         found |= dict(group())
     return found

@@ -14,6 +14,8 @@ from conformance.numerics.transfer import copied_with_memory, memory_behind
 from conformance.numerics.trees import mapped, tensors
 
 HOST = torch.device("cpu")
+#: Standard deviation of a parameter or a buffer that a module makes constant.
+_SPREAD = 0.1
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class ModuleCall:
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
                 if tensor.is_floating_point():
+                    _spread(tensor)
                     tensor.copy_(tensor.to(dtype).double())
         return module
 
@@ -96,6 +99,12 @@ def _moved(leaf: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torc
     memory = memory_behind(leaf.detach()).to(dtype if leaf.is_floating_point() else leaf.dtype)
     view = memory.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset())
     return copied_with_memory(view, device).detach().requires_grad_(leaf.requires_grad)
+
+
+def _spread(tensor: torch.Tensor) -> None:
+    """Give a constant parameter or buffer small random differences: zeros and ones would hide that it is not read."""
+    if tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all()):
+        tensor.add_(torch.randn_like(tensor), alpha=_SPREAD)
 
 
 def _is_lazy(module: nn.Module) -> bool:

@@ -29,6 +29,7 @@ from conformance.suites.operators.inputs import (
     indices,
     large,
     lengths,
+    long_axes,
     model_sizes,
     no_rows,
     settings,
@@ -258,6 +259,13 @@ def many_batches(cell: Cell) -> Iterator[Call]:
         if (made := next(large.batched(cell.info, [sample], cell.dtype, amount), None)) is not None:
             found.add(dims)
             yield made.named(number=made.number + dims)
+
+
+@source(Mode.TRAINING, check_own, stage=Stage.LARGE, once=True, fixed=True)
+def each_long_axis(cell: Cell) -> Iterator[Call]:
+    """Yield a sample with each axis long in turn: backward kernels have limits of their own for each axis."""
+    if not facts(cell.info.name).untrained:
+        yield from long_axes.trained(cell)
 
 
 def _is_image(sample: Call) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -46,6 +46,8 @@ _DIMS, _MATRIX, _CHANNELS = 4, 2, 1
 _MOST, _MOST_OF_MANY = 1 << 17, 1 << 18
 #: Elements of the largest output that has a row and a column for each row of an input.
 _MOST_OF_SQUARES = 1 << 22
+#: Numbers that repeat in an image whose gradients are judged; they divide no block.
+_VALUES = 19
 #: Classes whose single elements take a hundred times as long as a product.
 _DEAR = (OpClass.SPECIAL, OpClass.ITERATIVE)
 #: Dtypes whose sums have more bits, terms of such a sum, the largest one, by how much a small one is less than its last
@@ -67,20 +69,49 @@ def long_axes(cell: Cell) -> Iterator[Call]:
     if images := list(_images(cell)):
         yield from images
         return
-    number = _NUMBER
-    for given in samples:
-        for dim in range(_free_dims(cell, given)):
-            is_usual = given is samples[0] and isinstance(given.input, torch.Tensor)
-            if not is_usual and _grows_fast(cell, given, dim):
-                continue
-            if (found := _long(cell, given, dim)) is not None:
-                yield replace(found, number=number, source=f"a long axis {dim}")
-                number += 1
+    yield from _of_each_axis(cell, samples)
     if cell.op_class is OpClass.ITERATIVE:
         yield from _of_many_columns(cell, samples[0])
     elif (found := _grown(cell, samples[0], None)) is not None and host_call(cell.info.op, found).finite:
         # A product of as many numbers is none, or depends on their order.
         yield replace(found, number=_NUMBER + _BY_COLUMNS, source="many indices")
+
+
+def trained(cell: Cell) -> Iterator[Call]:
+    """Yield a representative sample with each axis long in turn, for gradients.
+
+    Thousands of results, and results that grow faster than an input, cost more than a gradient of theirs shows.
+    """
+    samples = _samples(cell)
+    images = [_with_values_of(samples[0], image) for image in _images(cell)] if samples else []
+    for found in images or _of_each_axis(cell, samples, slowly=True):
+        if len(tensors(host_call(cell.info.op, found).value)) <= _TRIED:
+            yield found
+
+
+def _with_values_of(sample: Call, image: Call) -> Call:
+    """Return the image with the first numbers of the sample, again and again, and with gradients.
+
+    Of many random numbers, some lie where a gradient makes a rounding large. Those of the sample are judged as well.
+    """
+    for tensor, known in zip(image.tensors, sample.tensors, strict=False):
+        if tensor.is_floating_point() and known.is_floating_point():
+            few = known.detach().flatten()[:_VALUES]
+            many = few.repeat(-(-tensor.numel() // few.numel()))[: tensor.numel()]
+            image = image.with_tensor(tensor, many.view(tensor.shape).requires_grad_())
+    return image
+
+
+def _of_each_axis(cell: Cell, samples: Sequence[Call], *, slowly: bool = False) -> Iterator[Call]:
+    number = _NUMBER
+    for given in samples:
+        for dim in range(_free_dims(cell, given)):
+            is_usual = given is samples[0] and isinstance(given.input, torch.Tensor) and not slowly
+            if not is_usual and _grows_fast(cell, given, dim):
+                continue
+            if (found := _long(cell, given, dim)) is not None:
+                yield replace(found, number=number, source=f"a long axis {dim}")
+                number += 1
 
 
 @source(Mode.INFERENCE, check_with_forms, stage=Stage.LARGE, dtypes=_IN_16_BITS, fixed=True, checked=True)
