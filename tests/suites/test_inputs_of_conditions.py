@@ -347,7 +347,7 @@ def test_a_gradient_that_is_wrong_beyond_a_length_of_an_axis_is_red(row: tuple[s
         return found
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        only(monkeypatch, "training.each_long_axis")
+        only(monkeypatch, "training.one_long_axis")
         assert run(cell).count > 10
         monkeypatch.setattr(execution, "gradients", gradients)
         with pytest.raises(AssertionError, match="gradient of input"):

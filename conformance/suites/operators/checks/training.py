@@ -262,7 +262,7 @@ def many_batches(cell: Cell) -> Iterator[Call]:
 
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE, once=True, fixed=True)
-def each_long_axis(cell: Cell) -> Iterator[Call]:
+def one_long_axis(cell: Cell) -> Iterator[Call]:
     """Yield a sample with each axis long in turn: backward kernels have limits of their own for each axis."""
     if not facts(cell.info.name).untrained:
         yield from long_axes.trained(cell)
