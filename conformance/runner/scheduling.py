@@ -37,7 +37,7 @@ class Groups:
     """Groups that workers have begun. A group has as many workers as its share of the time is of all workers'."""
 
     def __init__(self, due: Sequence[Due], workers: int) -> None:
-        self._due = due
+        self._groups = [case.group for case in due]
         seconds: dict[str, float] = defaultdict(float)
         for case in due:
             seconds[case.group] += case.seconds
@@ -50,13 +50,13 @@ class Groups:
 
         ``waiting`` has the numbers of the cases in their order; it is not empty.
         """
-        place = next((place for place, number in enumerate(waiting) if self._may(number, worker, living)), 0)
-        if group := self._due[waiting[place]].group:
+        allowed = {group for group in self._most if self._may(group, worker, living)}
+        place = next((place for place, number in enumerate(waiting) if self._groups[number] in allowed), 0)
+        if group := self._groups[waiting[place]]:
             self._begun[group].add(worker)
         return place
 
-    def _may(self, number: int, worker: Hashable, living: Collection[Hashable]) -> bool:
-        group = self._due[number].group
+    def _may(self, group: str, worker: Hashable, living: Collection[Hashable]) -> bool:
         if not group or worker in self._begun[group]:
             return True
         return sum(each in living for each in self._begun[group]) < self._most[group]
