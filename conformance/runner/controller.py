@@ -6,11 +6,10 @@ import gc
 import json
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -35,9 +34,6 @@ from conformance.runner.facts import CHANGED, environment_facts, read_facts, sof
 from conformance.runner.progress import Progress
 from conformance.runner.terminal import fitted
 from conformance.runner.waivers import check_plan, waivers_of
-
-if TYPE_CHECKING:
-    from conformance.runner.scheduling import Due
 
 #: Exit statuses of pytest.
 EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NO_TESTS = 2, 3, 4, 5
@@ -97,19 +93,8 @@ class Controller:
         """Return the scheduler of a run with workers."""
         from conformance.runner.scheduling import GroupScheduling
 
-        return GroupScheduling(config, log, self._due)
-
-    def _due(self, nodeids: Sequence[str]) -> list[Due]:
-        """Return group and expected seconds of each item; a plain test has neither."""
-        from conformance.runner.scheduling import Due, group_of
-
-        costs, cases = measured(), {case["nodeid"]: case for case in (self.manifest or {}).get("cases", ())}
-
-        def due(case: dict[str, Any]) -> Due:
-            group = group_of(case.get("requires", ()), case.get("world_size"), case.get("tier", ""))
-            return Due(group, costs.seconds(case["id"]))
-
-        return [due(cases[nodeid]) if nodeid in cases else Due("", 0.0) for nodeid in nodeids]
+        # The plan is known when the workers have collected, and not yet.
+        return GroupScheduling(config, log, lambda: self.manifest["cases"] if self.manifest else [])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:

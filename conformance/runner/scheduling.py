@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 from xdist.scheduler import LoadScheduling
 
-from conformance.plan.costs import is_compiled
+from conformance.plan.costs import is_compiled, measured
 
 
 class Due(NamedTuple):
@@ -31,6 +31,17 @@ def group_of(requires: Iterable[str], world_size: int | None, tier: str) -> str:
     if world_size:
         return "ranks"
     return "models" if tier == "workload" else ""
+
+
+def due_of(nodeids: Iterable[str], cases: Iterable[Mapping[str, Any]]) -> list[Due]:
+    """Return what is due by node id, with the cases of a manifest; a plain test has no group and no seconds."""
+    costs, known = measured(), {case["nodeid"]: case for case in cases}
+
+    def due(case: Mapping[str, Any]) -> Due:
+        group = group_of(case.get("requires", ()), case.get("world_size"), case.get("tier", ""))
+        return Due(group, costs.seconds(case["id"]))
+
+    return [due(known[nodeid]) if nodeid in known else Due("", 0.0) for nodeid in nodeids]
 
 
 class Groups:
@@ -63,16 +74,17 @@ class Groups:
 
 
 class GroupScheduling(LoadScheduling):  # type: ignore[misc]
-    """xdist's scheduling by load, with a choice of the cases that a worker gets. ``due`` tells them by node id."""
+    """xdist's scheduling by load, with a choice of a worker's cases. ``cases`` returns those of the manifest."""
 
-    def __init__(self, config: pytest.Config, log: Any, due: Callable[[Sequence[str]], Sequence[Due]]) -> None:
+    def __init__(self, config: pytest.Config, log: Any, cases: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
         super().__init__(config, log)
-        self._told, self._groups = due, Groups((), 0)
+        self._cases, self._groups = cases, Groups((), 0)
 
     def schedule(self) -> None:
         """Distribute the first cases. The plan is known now."""
         if self.collection is None:
-            self._groups = Groups(self._told(next(iter(self.node2collection.values()))), len(self.nodes))
+            nodeids = next(iter(self.node2collection.values()))
+            self._groups = Groups(due_of(nodeids, self._cases()), len(self.nodes))
         super().schedule()
 
     def _send_tests(self, node: Any, num: int) -> None:

@@ -158,13 +158,13 @@ def _one_kernel_without_strides(forward):
 
     def called(self, *inputs, **named):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch, kernel.__name__, lambda *given: kernel(given[0], *map(_misread_if_matrix, given[1:])))
+            patch.setattr(torch, kernel.__name__, lambda *given: kernel(given[0], *map(_misread_numbers, given[1:])))
             return forward(self, *inputs, **named)
 
     return called
 
 
-def _misread_if_matrix(value):
+def _misread_numbers(value):
     return _misread(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 

@@ -48,7 +48,8 @@ class ModuleCall:
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
                 if tensor.is_floating_point():
-                    _spread(tensor)
+                    if tensor.numel() > 1:
+                        spread(tensor, _SPREAD)
                     tensor.copy_(tensor.to(dtype).double())
         return module
 
@@ -101,10 +102,11 @@ def _moved(leaf: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torc
     return copied_with_memory(view, device).detach().requires_grad_(leaf.requires_grad)
 
 
-def _spread(tensor: torch.Tensor) -> None:
+@torch.no_grad()
+def spread(tensor: torch.Tensor, deviation: float) -> None:
     """Give a constant parameter or buffer small random differences: zeros and ones would hide that it is not read."""
-    if tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all()):
-        tensor.add_(torch.randn_like(tensor), alpha=_SPREAD)
+    if bool((tensor == tensor.flatten()[0]).all()):
+        tensor.add_(deviation * torch.randn_like(tensor))
 
 
 def _is_lazy(module: nn.Module) -> bool:

@@ -12,12 +12,15 @@ import torch
 from torch import nn
 
 from conformance.numerics.budgets import load_table
+from conformance.suites.modules.call import spread
 
 from . import libraries
 from .inputs import KINDS, Kind
 
 #: Probability of dropout where a restart has to continue the generator.
 DROPOUT = 0.1
+#: Standard deviation by which a constant parameter is spread.
+_SPREAD = 0.02
 #: Standard deviation of wide weights.
 _WIDE = 0.25
 
@@ -108,7 +111,8 @@ def _new(family: Family, dropout: float, grouped: bool, traced: bool, changes: d
         config._experts_implementation = "eager"
     model = libraries.member("transformers", family.model)(config)
     for parameter in model.parameters():
-        _spread(parameter)
+        if parameter.requires_grad:
+            spread(parameter, _SPREAD)
     return model
 
 
@@ -133,13 +137,6 @@ def _merged(arguments: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
         name: _merged(arguments[name], value) if isinstance(value, dict) else value for name, value in changes.items()
     }
     return {**arguments, **new}
-
-
-def _spread(parameter: nn.Parameter) -> None:
-    """Give a constant parameter small random differences: zeros would hide what multiplies them."""
-    with torch.no_grad():
-        if parameter.requires_grad and bool((parameter == parameter.flatten()[0]).all()):
-            parameter.add_(0.02 * torch.randn_like(parameter))
 
 
 def _widen(model: nn.Module) -> None:
