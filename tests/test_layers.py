@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.acceptance.running import run
-from tests.conftest import kept_together, part_of, run_of
+from tests.conftest import kept_together, name_of, part_of, run_of
 from tests.layers import ALWAYS, dearest, longer, rows_beyond
 from tests.waiting import wait_for
 
@@ -22,6 +24,13 @@ ROOT = Path(__file__).parents[1]
 def usual(parameters: list[Any]) -> list[Any]:
     """Return the parameters that are not long."""
     return [value for value in parameters if not hasattr(value, "marks")]
+
+
+def test_random_numbers_are_those_of_a_test_whichever_ran_before(request: pytest.FixtureRequest) -> None:
+    name = name_of(request.path, request.node.nodeid)
+    due = torch.rand(3, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+
+    assert torch.equal(torch.rand(3), due)
 
 
 @pytest.mark.parametrize(
