@@ -13,6 +13,7 @@ from conformance.numerics.nearness import Near, near
 from conformance.numerics.same import same_numbers
 from conformance.plan.case import case
 from conformance.suites.module_inject.models import LlamaLayer
+from conformance.suites.parameters import spread_constants
 
 from . import tables
 from .test_compiled import DEADLINE, CompiledBlock, check_one_graph, compiling, fresh_compiler, results
@@ -456,6 +457,8 @@ def test_layout(accelerator, declaration, check, device):
 def test_buffers(accelerator, check, device):
     """A compiled layer updates its buffers once a call, and uses them in evaluation."""
     layer, exact = nn.BatchNorm1d(6), nn.BatchNorm1d(6).double()
+    spread_constants(layer)
+    exact.load_state_dict(layer.state_dict())
     layer.to(device)
 
     with plainly(accelerator) as compiled:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from conformance.suites.module_inject.models import Llama, LlamaLayer, exact_and_model
+from conformance.suites.parameters import spread_constants
 
 VOCABULARY, WIDTH = 41, LlamaLayer.hidden
 #: Factor for the weights of queries, keys and values. Freshly initialized ones give nearly equal scores, so attention
@@ -20,6 +21,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.tokens, self.layers = nn.Embedding(VOCABULARY, WIDTH), Llama()
         self.norm, self.head = nn.RMSNorm(WIDTH, eps=1e-5), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        spread_constants(self.norm)
         with torch.no_grad():
             for layer in self.layers:
                 layer.qkv.weight.mul_(_SHARPER)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from conformance.kernels.inference.workspace import WORKSPACE
+from conformance.suites.parameters import spread_constants
 from conformance.suites.workloads.models.blocks import Attention
 from conformance.suites.workloads.models.gpt import GPT, GPTShape
 
@@ -38,6 +39,7 @@ class LlamaLayer(nn.Module):
         self.out = nn.Linear(self.hidden, self.hidden, bias=False)
         self.up_and_gate = nn.Linear(self.hidden, 2 * self.middle, bias=False)
         self.down = nn.Linear(self.middle, self.hidden, bias=False)
+        spread_constants(self)
 
     def forward(self, x):
         q, k, v = self.projected(x)

@@ -12,6 +12,7 @@ from torch import nn
 
 from conformance.numerics.transfer import copied_with_memory, memory_behind
 from conformance.numerics.trees import mapped, tensors
+from conformance.suites.parameters import spread
 
 HOST = torch.device("cpu")
 #: Standard deviation of a parameter or a buffer that a module makes constant.
@@ -100,13 +101,6 @@ def _moved(leaf: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torc
     memory = memory_behind(leaf.detach()).to(dtype if leaf.is_floating_point() else leaf.dtype)
     view = memory.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset())
     return copied_with_memory(view, device).detach().requires_grad_(leaf.requires_grad)
-
-
-@torch.no_grad()
-def spread(tensor: torch.Tensor, deviation: float) -> None:
-    """Give a constant parameter or buffer small random differences: zeros and ones would hide that it is not read."""
-    if bool((tensor == tensor.flatten()[0]).all()):
-        tensor.add_(deviation * torch.randn_like(tensor))
 
 
 def _is_lazy(module: nn.Module) -> bool:

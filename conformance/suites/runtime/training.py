@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from conformance.suites.parameters import spread_constants
+
 #: The batch size is a multiple of every world size of these cases.
 BATCH, STEPS = 12, 4
 
@@ -15,6 +17,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.norm, self.second = nn.Linear(11, 19), nn.LayerNorm(19), nn.Linear(19, 5)
+        spread_constants(self.norm)
 
     def forward(self, x):
         return self.second(nn.functional.gelu(self.norm(self.first(x))))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from conformance.numerics.budgets import load_table
-from conformance.suites.modules.call import spread
+from conformance.suites.parameters import spread_constants
 
 from . import libraries
 from .inputs import KINDS, Kind
@@ -110,9 +110,7 @@ def _new(family: Family, dropout: float, grouped: bool, traced: bool, changes: d
     if family.routed and not grouped:
         config._experts_implementation = "eager"
     model = libraries.member("transformers", family.model)(config)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            spread(parameter, _SPREAD)
+    spread_constants(model, _SPREAD)
     return model
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from conformance.suites.parameters import spread_constants
+
 from .blocks import Block, Cache
 
 
@@ -36,6 +38,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         for table in (self.tokens, self.positions):
             nn.init.normal_(table.weight, std=0.02)
+        spread_constants(self)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return logits (batch, positions, vocabulary) of int64 ``tokens`` (batch, positions)."""

@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from conformance.suites.parameters import spread_constants
+
 WIDTH = 16
 #: Steps of the noise schedule.
 STEPS = 1000
@@ -80,6 +82,7 @@ class UNet(nn.Module):
         self.grow = nn.ConvTranspose2d(2 * WIDTH, WIDTH, 4, stride=2, padding=1)
         self.up = Stage(2 * WIDTH, WIDTH)
         self.leave = nn.Conv2d(WIDTH, 1, 3, padding=1)
+        spread_constants(self)
 
     def activation_checkpointing_enable(self) -> None:
         """Recompute the activations of each stage in the backward pass."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from conformance.suites.parameters import spread_constants
+
 from .blocks import Block
 
 
@@ -45,6 +47,7 @@ class ViT(nn.Module):
         )
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.classes)
+        spread_constants(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits (batch, classes) of ``images`` (batch, side, side)."""
