@@ -93,6 +93,17 @@ def _weight_without_strides(forward):
     return called
 
 
+def _bias_without_strides(forward):
+    """Misread a bias whose numbers are one number, if the weight beside it has a row for each."""
+
+    def called(self, input):
+        if self.bias is not None and 0 in self.bias.stride() and 0 not in self.weight.stride():
+            self.bias = nn.Parameter(self.bias.detach() * torch.arange(len(self.bias)))
+        return forward(self, input)
+
+    return called
+
+
 def _same_mask(forward):
     def called(self, input):
         if not self.training:
@@ -180,6 +191,7 @@ def _misread_numbers(value):
         ("Linear", _one_wrong, "result 0 is off"),
         ("Tanh", _without_strides, "strided: result 0"),
         ("Linear", _weight_without_strides, "weights with other strides: result 0"),
+        ("Linear", _bias_without_strides, "weights with other strides, expanded at 1: result 0"),
         ("LSTMCell", _weight_without_strides, "weights with other strides: result 0"),
         ("Dropout", _same_mask, "equal to the row before"),
         *((name, _initial_vectors, "result 0 is off") for name in ("LayerNorm", "GroupNorm", "MultiheadAttention")),
@@ -205,8 +217,9 @@ def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken
 
     monkeypatch.setattr(checking.laws, "_drawn", drawn_with_the_defect)
 
-    # Statistics are read, and a layer is one kernel, in evaluation alone.
-    assert said in judged(name, training=broken not in (_one_kernel_without_strides, _without_statistics))
+    # Statistics are read, a layer is one kernel, and weights are expanded in turn, in evaluation alone.
+    evaluated = (_one_kernel_without_strides, _without_statistics, _bias_without_strides)
+    assert said in judged(name, training=broken not in evaluated)
 
 
 class _TwoUnits(TorchDispatchMode):

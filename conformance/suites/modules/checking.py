@@ -25,7 +25,7 @@ from conformance.suites.operators.judge.oracle import Intermediates
 
 from . import database, laws
 from .call import HOST, ModuleCall
-from .layouts import WEIGHTS, Change, arrange_weights, by_columns, has_weights, layouts
+from .layouts import Change, Weights, arrange_weights, by_columns, layouts, of_weights, repeat_rows
 
 #: Seed of the cotangents, and of modules that draw.
 _SEED = 11
@@ -79,8 +79,8 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
     for layout, change in layouts(largest).items():
         check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
     made = largest.made(dtype)
-    if has_weights(made):
-        check_call(check, name, largest, device, dtype, training=training, variant=WEIGHTS)
+    for weights in of_weights(made, in_turn=dtype is torch.float32 and not training):
+        check_call(check, name, largest, device, dtype, training=training, variant=weights.name, weights=weights)
     if training and _is_recurrent(made):
         check_call(check, name, largest, device, dtype, training=True, variant=TURNED)
     if training:
@@ -99,28 +99,25 @@ def check_call(
     training: bool,
     variant: str = "",
     change: Change | None = None,
+    weights: Weights | None = None,
 ) -> Exception | None:
     """Compare one call, in train() and with gradients if ``training``, else in eval() without.
 
-    ``variant`` names the layout that ``change`` gives to the inputs, or is ``WEIGHTS``, ``TURNED``, or ``EVALUATED``:
-    eval() with gradients.
+    ``variant`` names the layout that ``change`` gives to the inputs, or that ``weights`` gives to the parameters, or is
+    ``TURNED``, or ``EVALUATED``: eval() with gradients.
     Return the host's exception for a call that neither the device nor the host computes in this dtype and layout.
     """
     original, given = call.made(dtype).train(training and variant != EVALUATED), call.rounded(dtype)
     given = given.arranged(change) if change else given
+    if weights is not None:
+        repeat_rows(original, weights)
     label = f"{name}{f' ({call.label})' if call.label else ''}{f', {variant}' if variant else ''}"
     last_call.note(last_call.text_of(label), last_call.COPYING)
-    module = copy.deepcopy(original).to(device=device, dtype=dtype)
-    if variant == "channels last":
-        module = module.to(memory_format=_format(given))  # type: ignore[call-overload]  # torch's types lack it
-    on_host = copy.deepcopy(original).to(dtype)
-    if variant == WEIGHTS:
-        arrange_weights(module, on_host, device)
-        arrange_weights(on_host, on_host, HOST)
+    module, on_host = _pair(original, device, dtype, weights, _format(given) if variant == "channels last" else None)
     last_call.note_step(last_call.ON_HOST)
     exact = host_run(copy.deepcopy(original), given.arranged(torch.Tensor.contiguous), HOST, torch.float64, training)
     host = functools.cache(lambda: host_run(on_host, given, HOST, dtype, training))
-    if change is not None or variant == WEIGHTS:
+    if change is not None or weights is not None:
         try:
             host()  # first: a kernel that refuses a layout in a thread of autograd may end a device's process
         except Exception as refusal:
@@ -148,6 +145,19 @@ def check_call(
     _compare(check, label, found, references, "results", bound_of(Near.FORWARD, dtype))
     _compare(check, label, found, references, "gradients", bound_of(Near.GRADIENTS, dtype))
     return None
+
+
+def _pair(
+    original: nn.Module, device: torch.device, dtype: torch.dtype, weights: Weights | None, order: Any
+) -> tuple[nn.Module, nn.Module]:
+    """Return copies of a module on the device and on the host, with a layout of parameters or a memory format."""
+    module, on_host = copy.deepcopy(original).to(device=device, dtype=dtype), copy.deepcopy(original).to(dtype)
+    if order is not None:
+        module = module.to(memory_format=order)
+    if weights is not None:
+        arrange_weights(module, on_host, device, weights)
+        arrange_weights(on_host, on_host, HOST, weights)
+    return module, on_host
 
 
 def _is_recurrent(module: nn.Module) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -11,11 +12,22 @@ from conformance.numerics.transfer import copied_with_memory
 
 from .call import ModuleCall
 
-#: Name of the layout of parameters that ``arrange_weights`` makes.
-WEIGHTS = "weights with other strides"
 #: Dimensions of a matrix.
 _MATRIX = 2
 Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Layout of a module's parameters: those at some places have one row for all rows, the others other strides."""
+
+    expanded: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Return the words for the layout in a message."""
+        places = ", ".join(map(str, sorted(self.expanded)))
+        return f"weights with other strides{f', expanded at {places}' if places else ''}"
 
 
 def layouts(call: ModuleCall) -> dict[str, Change]:
@@ -31,21 +43,46 @@ def layouts(call: ModuleCall) -> dict[str, Change]:
     return found
 
 
-def has_weights(module: nn.Module) -> bool:
-    """Return whether a parameter of the module can have other strides."""
-    return any(tensor.is_floating_point() and tensor.numel() > 1 for tensor in module.parameters())
+def of_weights(module: nn.Module, *, in_turn: bool) -> Iterator[Weights]:
+    """Yield layouts of the parameters. With ``in_turn``, each of two parameters is expanded while the other is not."""
+    count = sum(1 for _ in module.parameters())
+    if not any(tensor.is_floating_point() and tensor.numel() > 1 for tensor in module.parameters()):
+        return
+    yield Weights()
+    if not in_turn:
+        return
+    every = frozenset(range(count))
+    yield Weights(every)
+    # Two places differ in one of their binary digits.
+    for digit in range((count - 1).bit_length()):
+        chosen = frozenset(place for place in every if place >> digit & 1)
+        yield Weights(chosen)
+        yield Weights(every - chosen)
 
 
-def arrange_weights(module: nn.Module, source: nn.Module, device: torch.device) -> None:
-    """Give each parameter of ``module`` on ``device`` the numbers of ``source`` on the host, with other strides.
+@torch.no_grad()
+def repeat_rows(module: nn.Module, layout: Weights) -> None:
+    """Give each parameter that the layout expands the numbers of its first row in all rows."""
+    for place, parameter in enumerate(module.parameters()):
+        if place in layout.expanded:
+            parameter.copy_(expanded(parameter).clone())
+
+
+def arrange_weights(module: nn.Module, source: nn.Module, device: torch.device, layout: Weights) -> None:
+    """Give each parameter of ``module`` on ``device`` the numbers of ``source`` on the host, in a layout.
 
     A matrix is stored by columns, as one that is shared with a transposed layer; a vector is every second number.
     """
+    places = {id(parameter): place for place, parameter in enumerate(source.parameters())}
     for part, original in zip(module.modules(), source.modules(), strict=True):
         for name, given in list(original.named_parameters(recurse=False)):
-            numbers = given.detach()
-            view = by_columns(numbers) if numbers.dim() >= _MATRIX else strided(numbers)
+            view = _arranged(given.detach(), is_expanded=places[id(given)] in layout.expanded)
             setattr(part, name, nn.Parameter(copied_with_memory(view, device), requires_grad=given.requires_grad))
+
+
+def _arranged(numbers: torch.Tensor, *, is_expanded: bool) -> torch.Tensor:
+    view = by_columns(numbers) if numbers.dim() >= _MATRIX else strided(numbers)
+    return expanded(view) if is_expanded else view
 
 
 def by_columns(tensor: torch.Tensor) -> torch.Tensor:
