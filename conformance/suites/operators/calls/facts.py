@@ -38,6 +38,7 @@ class Facts:
     open_order: bool = False  # torch.linalg.eig: the eigenvalues are not in any specific order
     open_signs: bool = False  # of factors that are determined but for signs
     determined: bool = False  # the database's post-processing only picks outputs: nothing in them is open
+    by_memory: bool = False  # reads where its arguments say in memory, so that each arrangement has a result of its own
     positions: bool = False  # "the indices of the first maximal value are returned" (torch.argmax); NaN is maximal
 
     # --- choices among equal elements ---

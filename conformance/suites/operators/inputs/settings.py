@@ -26,6 +26,7 @@ from conformance.suites.operators.calls.facts import argument_facts, facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import of_forward
 
+from . import arrangements
 from .families import Stage, source
 from .kinds import representative, unlike
 from .variants import check_forms
@@ -94,6 +95,7 @@ def other_defaults(cell: Cell) -> Iterator[Call]:
         yield from with_dtype(cell, sample)
         yield from with_unequal_sizes(cell, sample)
         yield from with_edges(cell, sample)
+    yield from with_fewer(cell, of_kinds)
     for sample in of_kinds:
         yield from with_rows(cell, sample)
     for sample in cell.fixed:
@@ -265,6 +267,37 @@ def with_defaults(cell: Cell, sample: Call) -> Iterator[Call]:
             if computes(cell, other):
                 yield _named(other, f"{name}={value}")
                 break
+
+
+def with_fewer(cell: Cell, samples: list[Call]) -> Iterator[Call]:
+    """Yield calls with one argument fewer, where no sample leaves it out: they may be calls of another overload.
+
+    A sort that is not asked to be stable is one.
+    """
+    known = {_signature(sample) for sample in cell.samples}
+    for sample in samples:
+        for name, fewer in _fewer(sample):
+            if _signature(fewer) not in known and computes(cell, fewer):
+                known.add(_signature(fewer))
+                named = _named(fewer, f"without {name}")
+                yield named
+                if facts(cell.info.name).by_memory:
+                    yield from arrangements.of(cell.info, named, ("with a storage offset",))
+
+
+def _signature(sample: Call) -> tuple[int, frozenset[str]]:
+    """Return how many arguments stand behind the first one without a name, and the names of the others."""
+    return len(sample.args), frozenset(sample.kwargs)
+
+
+def _fewer(sample: Call) -> Iterator[tuple[str, Call]]:
+    """Yield the sample without its last argument, and without each that has a name, and what is left out."""
+    if sample.args:
+        yield f"argument {len(sample.args)}", replace(sample, args=sample.args[:-1])
+    for name, value in sample.kwargs.items():
+        if value is not None and not argument_facts(name).kept:
+            others = {key: other for key, other in sample.kwargs.items() if key != name}
+            yield name, replace(sample, kwargs=others)
 
 
 def with_dtype(cell: Cell, sample: Call) -> Iterator[Call]:

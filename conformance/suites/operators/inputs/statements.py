@@ -155,7 +155,9 @@ def calls_again(cell: Cell) -> None:
     if sample is None or sample.input.numel() < 2 or 0 in sample.input.stride():
         return
     # What a device prepares anew after a refusal may leave the offset out.
-    for offset in arrangements.of(cell.info, sample, ("with a storage offset",)):
+    for offset in (
+        () if facts(cell.info.name).by_memory else arrangements.of(cell.info, sample, ("with a storage offset",))
+    ):
         usual = host_call(cell.info.op, offset)
         if usual.error is None and variants.is_sound(cell, offset, usual.value):
             sample = offset
