@@ -52,6 +52,19 @@ def cut_to_one_row(function: Any, sample: Call, **extra: Any) -> Any:
     return found[:1] if isinstance(found, torch.Tensor) else (found[0][:1], *found[1:])
 
 
+def default_offset_is_zero(function: Any, sample: Call, **extra: Any) -> Any:
+    """Begin a view at the start of the memory if the call does not say where, and not where the input begins."""
+    given, is_said = sample.input, len(sample.args) > 2 or "storage_offset" in sample.kwargs
+    if isinstance(given, torch.Tensor) and not is_said and given.storage_offset():
+        sample = replace(sample, kwargs={**sample.kwargs, "storage_offset": 0})
+    return call(function, sample, **extra)
+
+
+def first_norm_by_default(function: Any, sample: Call, **extra: Any) -> Any:
+    """Return the sum of magnitudes if the call does not say which norm it wants."""
+    return call(function, sample if sample.args or "p" in sample.kwargs else sample.with_argument("p", 1), **extra)
+
+
 class Cached:
     """Keeps the bound of the first clamp that prints alike with six decimals."""
 
@@ -76,6 +89,8 @@ class Cached:
         ("roll[int64-inference]", shift_of_left_ignored, "sizes of models|from the end|negative"),
         ("unique[float32-inference]", cut_to_one_row, "one row in three dimensions"),
         ("clamp_min[float32-inference]", Cached(), "the number"),
+        ("as_strided[float32-inference]", default_offset_is_zero, "without storage_offset"),
+        ("norm[float32-inference]", first_norm_by_default, "without argument 1"),
     ],
 )
 def test_a_device_that_is_wrong_there_is_red(
