@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -104,6 +106,27 @@ def _bias_without_strides(forward):
     return called
 
 
+def _wrong_elsewhere(forward):
+    """Be wrong on threads that Python has started."""
+
+    def called(self, input):
+        result = forward(self, input)
+        return result if threading.current_thread() is threading.main_thread() else result + 1
+
+    return called
+
+
+def _numbers_for_nan(forward):
+    """Read zeros in place of NaN in parameters."""
+
+    def called(self, *inputs, **named):
+        for parameter in self.parameters():
+            parameter.data = parameter.data.nan_to_num(0.0)
+        return forward(self, *inputs, **named)
+
+    return called
+
+
 def _same_mask(forward):
     def called(self, input):
         if not self.training:
@@ -193,6 +216,9 @@ def _misread_numbers(value):
         ("Linear", _weight_without_strides, "weights with other strides: result 0"),
         ("Linear", _bias_without_strides, "weights with other strides, expanded at 1: result 0"),
         ("LSTMCell", _weight_without_strides, "weights with other strides: result 0"),
+        ("GroupNorm", _wrong_elsewhere, "other numbers, on another thread: result 0"),
+        ("GRUCell", _numbers_for_nan, "NaN at the start of weight_ih: result 0 has"),
+        ("TransformerEncoderLayer", _numbers_for_nan, "NaN at the start of self_attn.in_proj_weight: result 0 has"),
         ("Dropout", _same_mask, "equal to the row before"),
         *((name, _initial_vectors, "result 0 is off") for name in ("LayerNorm", "GroupNorm", "MultiheadAttention")),
         *((f"BatchNorm{d}d", _without_statistics, "result 0 is off") for d in (1, 2, 3)),

@@ -22,10 +22,21 @@ from conformance.suites.operators.calls.execution import gradients_twice, reseed
 from conformance.suites.operators.calls.passes import cotangents
 from conformance.suites.operators.inputs.randomness import repeats
 from conformance.suites.operators.judge.oracle import Intermediates
+from conformance.suites.threads import on_a_thread
 
 from . import database, laws
 from .call import HOST, ModuleCall
-from .layouts import Change, Weights, arrange_weights, by_columns, layouts, of_weights, repeat_rows
+from .layouts import (
+    Change,
+    Weights,
+    arrange_weights,
+    by_columns,
+    layouts,
+    of_weights,
+    other_numbers,
+    repeat_rows,
+    with_nan,
+)
 
 #: Seed of the cotangents, and of modules that draw.
 _SEED = 11
@@ -33,6 +44,10 @@ _SEED = 11
 _ROUGH = 2
 #: Variant of a call with gradients in which the module is in eval().
 EVALUATED = "in eval()"
+#: Variant of a call with other numbers, for which a device may have prepared nothing on this thread.
+ELSEWHERE = "other numbers, on another thread"
+#: Modules of which a device may compute a layer, or a step, in one kernel that no operator's name reaches.
+_FUSED = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 #: Variant of a call with ``ModuleCall.turned``.
 TURNED = "gradients in another order in memory"
 
@@ -79,6 +94,11 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
     for layout, change in layouts(largest).items():
         check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
     made = largest.made(dtype)
+    if dtype is torch.float32:
+        turned = {"variant": ELSEWHERE, "change": other_numbers}
+        on_a_thread(lambda: check_call(check, name, largest, device, dtype, training=training, **turned))
+        if any(isinstance(part, _FUSED) for part in made.modules()):
+            _check_nan(check, name, largest, device, dtype, training=training)
     for weights in of_weights(made, in_turn=dtype is torch.float32 and not training):
         check_call(check, name, largest, device, dtype, training=training, variant=weights.name, weights=weights)
     if training and _is_recurrent(made):
@@ -104,7 +124,7 @@ def check_call(
     """Compare one call, in train() and with gradients if ``training``, else in eval() without.
 
     ``variant`` names the layout that ``change`` gives to the inputs, or that ``weights`` gives to the parameters, or is
-    ``TURNED``, or ``EVALUATED``: eval() with gradients.
+    ``TURNED``, ``ELSEWHERE``, or ``EVALUATED``: eval() with gradients.
     Return the host's exception for a call that neither the device nor the host computes in this dtype and layout.
     """
     original, given = call.made(dtype).train(training and variant != EVALUATED), call.rounded(dtype)
@@ -193,6 +213,32 @@ def host_run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: t
     results |= {f"buffer {key}": plain(tensor) for key, tensor in module.named_buffers()}
     arrived = tensors([inputs, named])
     return Run(results, {key: None if g is None else plain(g) for key, g in gradients.items()}, raw, arrived, drew)
+
+
+def _check_nan(
+    check: Any, name: str, call: ModuleCall, device: torch.device, dtype: torch.dtype, *, training: bool
+) -> None:
+    """Check that NaN at the start of the inputs, and of each parameter in turn, arrives where it does on the host.
+
+    A loop with scaled losses leaves out a step for it. A device may have NaN elsewhere, too.
+    """
+    given = call.rounded(dtype)
+    for place in ("", *(name for name, _ in call.made(dtype).named_parameters())):
+        original, changed = call.made(dtype).train(training), given
+        if place:
+            original.get_parameter(place).data = with_nan(original.get_parameter(place).data)
+        else:
+            changed = given.arranged(with_nan)
+        label = f"{name}, NaN at the start of {place or 'the inputs'}"
+        last_call.note(last_call.text_of(label), last_call.ON_HOST)
+        host = host_run(copy.deepcopy(original).to(dtype), changed, HOST, dtype, training)
+        found = run(copy.deepcopy(original).to(device, dtype), changed, device, dtype, training)
+        for part in ("results", "gradients"):
+            for key, right in getattr(host, part).items():
+                value = getattr(found, part)[key]
+                if right is not None and value is not None:
+                    lost = int((right.isnan() & ~value.isnan()).sum())
+                    check.that(not lost, f"{label}: {_named(part, key)} has {lost} numbers where it should be NaN")
 
 
 def _check_second_backward(check: Any, name: str, call: ModuleCall, device: torch.device, dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""Memory layouts of a module's inputs and of its parameters."""
+"""Memory layouts and other numbers of a module's inputs and of its parameters."""
 
 from __future__ import annotations
 
@@ -103,6 +103,18 @@ def strided(tensor: torch.Tensor) -> torch.Tensor:
 def expanded(tensor: torch.Tensor) -> torch.Tensor:
     """Return the first row for all rows, without memory of their own."""
     return tensor[:1].expand_as(tensor) if tensor.dim() and tensor.size(0) > 1 else tensor
+
+
+def other_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the rows in reverse, and half of each number: other numbers of the same range, which the dtype has."""
+    return (tensor / 2).flip(0) if tensor.dim() else tensor / 2
+
+
+def with_nan(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy whose first number is NaN. No mask hides the first token."""
+    found = tensor.clone(memory_format=torch.contiguous_format)
+    found.view(-1)[:1] = float("nan")
+    return found
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
