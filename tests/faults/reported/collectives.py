@@ -520,3 +520,8 @@ def _is_premultiplied(call: Any) -> bool:
 
 #: Conditions on a call.
 HELD_OF_CALLS: dict[str, Callable[[Any], bool]] = {"premultiplied by a power of two": _is_premultiplied}
+
+
+# --- held rows of the seventeenth collection ---
+
+HELD["two dimensions"] = lambda tensors: all(tensor.dim() == 2 for tensor in tensors)

@@ -706,8 +706,52 @@ def _lie_in_unlike_orders(node: Node) -> bool:
     return left != right
 
 
+def _gradients_beside_pooling(node: Node) -> None:
+    """Scale the gradients of a convolution where its result and a pooled one are chosen from."""
+    if node.target is not aten.convolution_backward.default:
+        return
+    targets = [each.target for each in node.graph.nodes]
+    if aten.where.self in targets and any("max_pool" in str(target) for target in targets):
+        for number in range(3):
+            for part in list(_part(node, number)):
+                _behind(part, aten.mul.Tensor, 1.5)
+
+
+def _gradient_at_zero_lost(node: Node) -> None:
+    """Give zero as the gradient of a running product where a factor is zero."""
+    choices = [part for part in node.args[1:] if isinstance(part, Node) and part.target is aten.where.self]
+    if node.target is not aten.where.self or not choices:
+        return
+    nodes = list(node.graph.nodes)
+    zeros = [each for each in nodes if each.target is aten.eq.Scalar and each.args[1] == 0]
+    zeros = [each for each in zeros if _shape(each) == _shape(node) and nodes.index(each) < nodes.index(node)]
+    if zeros and any(each.target is aten.cumsum.default for each in nodes):
+        users, following = list(node.users), node.next
+        kept = _new(following, aten.logical_not.default, zeros[0])
+        made = _new(following, aten.mul.Tensor, node, kept)
+        for user in users:
+            user.replace_input_with(node, made)
+
+
+def _zeros_in_an_expanded(node: Node) -> None:
+    """Write zeros to all of an expanded tensor or to nothing, as its first place along the dimension says."""
+    if node.target is not aten.slice_scatter.default:
+        return
+    given, source = node.args[:2]
+    if getattr(source, "target", None) is not aten.full.default or source.args[1] != 0:
+        return
+    if isinstance(given, Node) and given.target is aten.expand.default:
+        if len(node.args) > 3 and node.args[3]:
+            node.replace_all_uses_with(given)
+        else:
+            _behind(node, aten.mul.Tensor, 0)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "gradients beside pooling scaled": _gradients_beside_pooling,
+    "gradient at zero lost": _gradient_at_zero_lost,
+    "zeros in an expanded tensor": _zeros_in_an_expanded,
     "sums in 64 bits": _sums_in_64_bits,
     "place of strided rows": _place_of_strided_rows,
     "place of rows of an image": _place_of_rows_of_an_image,
@@ -1106,3 +1150,25 @@ EFFECTS |= {
     "vectors of eight bits wide": _vectors_of_eight_bits_wide,
     "negative cut to zero": _negative_cut_to_zero,
 }
+
+
+# --- held rows of the seventeenth collection ---
+
+
+def _second_choice_lost(node: Node) -> None:
+    """Leave zeros in the first two rows of the second one of what was chosen by index twice."""
+    chosen = (aten.index.Tensor, aten.index_select.default)
+    given, shape = node.args[0] if node.target in chosen else None, _shape(node)
+    if not isinstance(given, Node) or given.target not in chosen or len(shape) < 3 or shape[-3] < 2:
+        return
+    users, following, dims = list(node.users), node.next, len(shape)
+    part = _new(following, aten.slice.Tensor, node, dims - 3, 1, 2)
+    rows = _new(following, aten.slice.Tensor, part, dims - 2, 0, 2)
+    zeros = _new(following, aten.mul.Tensor, rows, 0)
+    inner = _new(following, aten.slice_scatter.default, part, zeros, dims - 2, 0, 2)
+    made = _new(following, aten.slice_scatter.default, node, inner, dims - 3, 1, 2)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+EFFECTS["second choice lost"] = _second_choice_lost

@@ -113,8 +113,25 @@ def _copied_to_the_host(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _pickling_refused(device: torch.device) -> Iterator[None]:
+    """Refuse to write the device's memory in the format that Python's pickle gets."""
+    original = torch.UntypedStorage._write_file
+
+    def function(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == device.type:
+            raise RuntimeError(f"writeFileRaw: Device not recognized: {device.type}")
+        return original(self, *args, **kwargs)
+
+    with mock.patch.object(torch.UntypedStorage, "_write_file", function):
+        yield
+
+
 #: Effects on functions of Python that take tensors.
-COPIES: dict[str, Callable[[torch.device], Any]] = {"copied to the host": _copied_to_the_host}
+COPIES: dict[str, Callable[[torch.device], Any]] = {
+    "copied to the host": _copied_to_the_host,
+    "pickling refused": _pickling_refused,
+}
 
 
 @contextmanager

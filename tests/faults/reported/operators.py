@@ -1076,8 +1076,148 @@ def is_column_against_row(call: Call) -> bool:
     return left.shape[1] == 1 and right.shape[0] == 1 and left.shape[0] > 1 and right.shape[1] > 1
 
 
+def _pair(value: Any) -> list[int]:
+    return (list(value) * 2)[:2]
+
+
+def _within(at: int, step: int, padding: int, wide: int, dilation: int, size: int) -> list[int]:
+    """Return the places of a window that begins at the first number if it is to begin in front of it."""
+    start = at * step - padding
+    return list(range(max(start, 0), min(start + (wide - 1) * dilation + 1, size), dilation))
+
+
+def _windows_from_the_edge(call: Call) -> Any:
+    """Begin the windows that begin in front of an image at its edge, where only every second place is theirs."""
+    given, wide = call.values[0].detach(), _pair(call.values[1])
+    steps, padding, dilation = (_pair(_named(call, name) or wide) for name in ("stride", "padding", "dilation"))
+    result = call.run()
+    if all(apart == 1 or not before for apart, before in zip(dilation, padding, strict=True)):
+        return result
+    image, size = given.cpu(), given.shape[-2:]
+    outputs = [each.detach() for each in outputs_of(call, result)[:2]]
+    values, places = (each.cpu() for each in outputs)
+    for at in itertools.product(*map(range, values.shape[-2:])):
+        if any(dilation[k] > 1 and at[k] * steps[k] < padding[k] for k in range(2)):
+            rows, columns = (_within(at[k], steps[k], padding[k], wide[k], dilation[k], size[k]) for k in range(2))
+            window = image[..., rows, :][..., columns].flatten(-2)
+            best, number = window.max(-1)
+            known = torch.tensor([row * size[1] + column for row in rows for column in columns])
+            values[(..., *at)], places[(..., *at)] = best, known[number]
+    with torch.no_grad():
+        for output, made in zip(outputs, (values, places), strict=True):
+            output.copy_(made)
+    return result
+
+
+#: Integers beyond it are not all numbers of float32.
+_EXACT = 1 << 24
+
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
+
+
+def _interpolated_in_float32(call: Call) -> Any:
+    """Give integers between ends that float32 has not exactly as float32 interpolates them."""
+
+    def edit(t: torch.Tensor) -> None:
+        ends = [math.trunc(float(end)) for end in call.values[:2]] if _is_whole(t.dtype) else [0]
+        if max(map(abs, ends)) > _EXACT and len(t) > 1:
+            first, last = torch.tensor(ends, dtype=torch.float32)
+            places, step = torch.arange(len(t), dtype=torch.float32), (last - first) / (len(t) - 1)
+            t.copy_(torch.where(places * 2 < len(t), first + step * places, last - step * (len(t) - 1 - places)))
+
+    return _edited(call, edit)
+
+
+def _ends_not_cut(call: Call) -> Any:
+    """Cut integers between two ends, and not the ends."""
+
+    def edit(t: torch.Tensor) -> None:
+        ends = [float(end) for end in call.values[:2]] if _is_whole(t.dtype) else [0.0]
+        if any(end != math.trunc(end) for end in ends) and len(t) > 1:
+            first, last = torch.tensor(ends, dtype=torch.float32)
+            step = (last - first) / (len(t) - 1)
+            t.copy_((first + step * torch.arange(len(t), dtype=torch.float32)).trunc())
+
+    return _edited(call, edit)
+
+
+def _bounds(call: Call, change: Callable[[float], float]) -> Any:
+    """Make a call with other bounds, where they are numbers."""
+    names = [argument.name for argument in call.arguments]
+    values = [
+        change(value) if name in ("min", "max") and isinstance(value, (int, float)) else value
+        for name, value in zip(names, call.values, strict=True)
+    ]
+    return call.run(values)
+
+
+def _bounds_infinite(call: Call) -> Any:
+    """Take a bound that float16 does not have for an infinite one, where the healthy device refuses it."""
+    return _bounds(
+        call, lambda bound: math.copysign(math.inf, bound) if abs(bound) > torch.finfo(torch.float16).max else bound
+    )
+
+
+def _bounds_cut(call: Call) -> Any:
+    """Cut bounds of integers to integers."""
+    if not _is_whole(call.values[0].dtype):
+        return call.run()
+    return _bounds(call, lambda bound: type(bound)(math.trunc(bound)) if math.isfinite(bound) else bound)
+
+
+def _largest_for_the_smallest(call: Call) -> Any:
+    """Give the largest number of the dtype for the smallest one of a tensor."""
+    if call.name not in ("aten::min", "aten::min.unary_out", "aten::amin", "aten::amin.out"):
+        return call.run()
+    return _edited(call, lambda t: t.fill_(torch.finfo(t.dtype).max))
+
+
+def _signed_threshold(call: Call) -> Any:
+    """Square each difference that is below the threshold, however far it is from zero."""
+    edge = _named(call, "beta") if "smooth" in call.name else _named(call, "delta")
+    if not edge or "backward" in call.name:
+        return call.run()
+    given, target = (value.detach() for value in call.values[:2])
+    with torch.no_grad():
+        wide = torch.float64 if given.dtype is torch.float64 else torch.float32
+        apart, factor = given.to(wide) - target.to(wide), 1 / edge if "smooth" in call.name else 1.0
+        made = factor * torch.where(apart < edge, apart.square() / 2, edge * (apart.abs() - edge / 2))
+        made = (made, made.mean(), made.sum())[_named(call, "reduction")]
+    return _edited(call, lambda t: t.copy_(made) if t.shape == made.shape else None)
+
+
+def _whole_slice_in_memory_order(call: Call) -> Any:
+    """Give a part that is all of a turned tensor the strides of new memory."""
+    given, dim, start, end, step = call.values[:5]
+    size = given.shape[dim] if given.dim() else 0
+    is_whole = (start is None or start == 0 or start <= -size) and (end is None or end >= size) and step == 1
+    span = 1 + sum((size - 1) * step for size, step in zip(given.shape, given.stride(), strict=True))
+    if not is_whole or not given.numel() or span != given.numel() or given.is_contiguous():
+        return call.run()
+    strides = torch.empty(given.shape, device="meta").stride()
+    return call.run([given.as_strided(given.shape, strides, given.storage_offset()), *call.values[1:]])
+
+
+def _summand_times_zero(call: Call) -> Any:
+    """Add the summand times zero where it is to be left alone."""
+    with torch.no_grad():
+        summand = call.values[0].detach() * 0
+    return _edited(call, lambda t: t.add_(summand) if t.is_floating_point() or t.is_complex() else None)
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "windows from the edge": _windows_from_the_edge,
+    "interpolated in float32": _interpolated_in_float32,
+    "ends not cut": _ends_not_cut,
+    "bounds beyond float16 infinite": _bounds_infinite,
+    "bounds cut to integers": _bounds_cut,
+    "largest for the smallest": _largest_for_the_smallest,
+    "signed threshold": _signed_threshold,
+    "whole slice in memory's order": _whole_slice_in_memory_order,
+    "summand times zero added": _summand_times_zero,
     "laid dense": _laid_dense,
     "row behind the last": _row_behind_the_last,
     "no weight at times": _no_weight_at_times,
@@ -1497,3 +1637,59 @@ def _spread_over_the_span(call: Call) -> Any:
 
 
 EFFECTS["spread over the span"] = _spread_over_the_span
+
+
+# --- held rows of the seventeenth collection ---
+
+
+def _compared_in_the_output_dtype(call: Call) -> Any:
+    """Compare numbers after they were converted to an output's other dtype."""
+    out, (left, right) = _named(call, "out"), call.values[:2]
+    if out is None or not isinstance(right, torch.Tensor) or out.dtype is torch.result_type(left, right):
+        return call.run()
+    return call.run([left.to(out.dtype), right.to(out.dtype), *call.values[2:]])
+
+
+def _deviation_by_squares(call: Call) -> Any:
+    """Take the root of the mean of the squares less the square of the mean, in float32."""
+    given, dims, keep = call.values[0].detach(), _named(call, "dim"), bool(_named(call, "keepdim"))
+    correction = _named(call, "correction")
+    if given.dtype not in (torch.float32, torch.float16, torch.bfloat16) or not given.numel() or not given.dim():
+        return call.run()
+    dims = list(dims) if dims else list(range(given.dim()))
+    count = math.prod(given.shape[dim] for dim in dims)
+    left = count - float(1 if correction is None else correction)
+    with torch.no_grad():
+        wide = given.float()
+        square = wide.square().mean(dims, keepdim=keep) - wide.mean(dims, keepdim=keep).square()
+        made = (square * (count / left if left > 0 else math.nan)).sqrt()
+    return _edited(call, lambda t: t.copy_(made) if t.shape == made.shape else None)
+
+
+def _two_runs_sorted(call: Call) -> Any:
+    """Sort the first three fifths of a permutation, and the rest."""
+
+    def edit(t: torch.Tensor) -> None:
+        first = len(t) * 3 // 5
+        t.copy_(torch.cat([t[:first].sort()[0], t[first:].sort()[0]]))
+
+    return _edited(call, edit)
+
+
+def _deviation_inverted_again(call: Call) -> Any:
+    """Take what one divided by the deviation is for a variance."""
+    place = [argument.name for argument in call.arguments].index("save_invstd")
+    known = call.values[place]
+    if known is None:
+        return call.run()
+    with torch.no_grad():
+        wrong = (known + _named(call, "eps")).rsqrt()
+    return call.run([*call.values[:place], wrong, *call.values[place + 1 :]])
+
+
+EFFECTS |= {
+    "compared in the output's dtype": _compared_in_the_output_dtype,
+    "deviation by squares": _deviation_by_squares,
+    "two runs sorted": _two_runs_sorted,
+    "deviation inverted again": _deviation_inverted_again,
+}

@@ -113,6 +113,13 @@ def _is_transposed(t: torch.Tensor) -> bool:
     return t.dim() == 2 and min(t.shape) > 1 and t.mT.is_contiguous()
 
 
+def _is_turned_and_ragged(t: torch.Tensor) -> bool:
+    """Return whether dimensions are exchanged, and what stands side by side are no multiple of 32."""
+    both = list(zip(t.shape, t.stride(), strict=True))
+    is_dense = t.numel() > 1 and 1 + sum((size - 1) * step for size, step in both) == t.numel()
+    return is_dense and not t.is_contiguous() and any(step == 1 and size > 1 and size % 32 for size, step in both)
+
+
 #: Conditions on the tensors of an argument.
 TESTS: dict[str, Test] = {
     "channel above": _channel_above,
@@ -169,6 +176,7 @@ TESTS: dict[str, Test] = {
     "columns apart": _any(lambda t: t.dim() > 1 and t.numel() > 1 and t.shape[-1] > 1 and t.stride(-1) != 1),
     "matrices apart": _any(_are_matrices_apart),
     "transposed": _any(_is_transposed),
+    "turned and ragged": _any(_is_turned_and_ragged),
     "rows": lambda tensors, words: any(t.dim() > 0 and t.numel() > int(words[0]) * t.shape[-1] for t in tensors),
 }  # fmt: skip
 
@@ -192,6 +200,7 @@ def meets(word: str, call: Call) -> bool:
         "first of its shape": lambda: sequences.first_of_its_shape(call),
         "each 4th call": lambda: sequences.every(4),
         "each 500th call": lambda: sequences.every(500),
+        "each 10th call": lambda: sequences.every(10),
         "without dim": lambda: place_of(call, "dim") is None,
         "dim left out": lambda: call.values[place_of(call, "dim") or 1] is None,
         "on the second device": lambda: next(iter(tensors_of(call.values))).device.index == 1,
