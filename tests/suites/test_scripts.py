@@ -22,6 +22,7 @@ from conformance.reports.verdict import Reason
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import database
 from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.execution import Statement
 from conformance.suites.operators.calls.joined import Joined
 from conformance.suites.operators.inputs import families
 from conformance.suites.operators.judge.cells import Cell, Failure
@@ -216,6 +217,16 @@ def test_a_script_makes_the_calls_before(sim: Any) -> None:
     with overridden({"aten::atan2.out": keeps_the_first}, "PrivateUse1"):
         assert "DIFFERENT" in printed(text)
     assert "DIFFERENT" not in printed(text)
+
+
+def test_the_script_of_a_statement_makes_it(sim: Any) -> None:
+    given = Call(1, torch.zeros(3, 2), (torch.tensor([0]),)).into("a statement", Statement("t[:, a] = 20"))
+    text = written(Failure(given, database.find("__getitem__")))
+
+    assert "    t[:, a] = 20\n" in text
+    assert "DIFFERENT" not in printed(text)
+    with overridden({"aten::index_put_": lambda call: call.values[0]}, "PrivateUse1"):
+        assert "DIFFERENT" in printed(text)
 
 
 def test_the_script_of_a_compiled_call_shows_what_the_compiler_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,8 +95,8 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
         check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
     made = largest.made(dtype)
     if dtype is torch.float32:
-        turned = {"variant": ELSEWHERE, "change": other_numbers}
-        on_a_thread(lambda: check_call(check, name, largest, device, dtype, training=training, **turned))
+        given = (check, name, largest, device, dtype)
+        on_a_thread(lambda: check_call(*given, training=training, variant=ELSEWHERE, change=other_numbers))
         if any(isinstance(part, _FUSED) for part in made.modules()):
             _check_nan(check, name, largest, device, dtype, training=training)
     for weights in of_weights(made, in_turn=dtype is torch.float32 and not training):

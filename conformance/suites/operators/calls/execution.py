@@ -46,6 +46,25 @@ class OnCopy:
         return self.function(first.clone(), *args, **kwargs)
 
 
+@dataclass(frozen=True)
+class Statement:
+    """A statement of Python about a tensor ``t`` and others, ``a`` and ``b``; its result is the tensor afterwards."""
+
+    text: str
+
+    @property
+    def definition(self) -> str:
+        """Return the text of a function that makes the statement."""
+        return f"def statement(t, a=None, b=None):\n    {self.text}\n    return t\n"
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """Make the statement, and return its first tensor."""
+        names: dict[str, Any] = {"torch": torch}
+        exec(self.definition, names)
+        changed: torch.Tensor = names["statement"](*tensors)
+        return changed
+
+
 def call(function: Any, sample: Call, **extra: Any) -> Any:
     """Call the operator on the host."""
     last_call.note_step(last_call.ON_HOST)  # no text: it costs more than a small call, and few hosts crash

@@ -131,12 +131,15 @@ def special_gradients(cell: Cell) -> None:
 
 @source(Mode.TRAINING, check_setting, once=True, fixed=True)
 def other_settings(cell: Cell) -> Iterator[Call]:
-    """Yield samples with other numbers and other defaults."""
+    """Yield samples with other numbers, other defaults, and fewer arguments: these may have formulas of their own."""
     if cell.op_class is OpClass.ITERATIVE:
         return
     info, samples, plainest = cell.info, cell.fixed, representative(cell.fixed, plain=True)
-    for sample in unlike(cell, samples):
+    of_kinds = unlike(cell, samples)
+    for sample in of_kinds:
         yield from settings.with_numbers(cell, sample)
+        yield from settings.with_empty_lists(cell, sample)
+    yield from settings.with_fewer(cell, of_kinds)
     yield from _images_with_tuples(cell)
     yield from settings.with_defaults(cell, plainest)
     yield from settings.with_words(cell, plainest)

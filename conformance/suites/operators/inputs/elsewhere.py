@@ -38,8 +38,6 @@ def do_elsewhere(work: Callable[[], None]) -> None:
     """Do some work on a thread of its own, without gradients, and raise its error here."""
 
     def alone() -> None:
-        # The host's sums have one order only with one thread, and each thread has a number of its own.
-        torch.set_num_threads(1)
         with torch.no_grad():
             work()
 

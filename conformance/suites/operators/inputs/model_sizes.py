@@ -700,6 +700,31 @@ def _flipped(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(whole(*shape, dtype=dtype), ((dim,),))
 
 
+#: Equations of attention, of positions of an image, of routed tokens, of angles, and of three factors, with shapes.
+_EQUATIONS: Final = (
+    ("bqhd,bkhd->bhqk", ((2, 9, 3, 8), (2, 7, 3, 8))),
+    ("bhqk,bkhd->bqhd", ((2, 3, 9, 7), (2, 7, 3, 8))),
+    ("bhwc,hkc->bhwk", ((2, 4, 5, 6), (4, 7, 6))),
+    ("bhwc,wkc->bhwk", ((2, 4, 5, 6), (5, 7, 6))),
+    ("sec,sm->ecm", ((8, 3, 4), (8, 6))),
+    ("sec,ecm->sm", ((8, 3, 4), (3, 4, 6))),
+    ("blhp,bhpn,bln->blh", ((2, 5, 3, 4), (2, 3, 4, 6), (2, 5, 6))),
+    ("...ij,...kj->...ik", ((2, 3, 4, 6), (3, 5, 6))),
+    ("i,j->ij", ((9,), (5,))),
+    ("ij,kj,kl->il", ((4, 5), (3, 5), (3, 6))),
+    ("iij->ji", ((4, 4, 6),)),
+    ("abc->cab", ((2, 3, 5),)),
+    ("ab,ab->", ((7, 9), (7, 9))),
+)
+
+
+@sizes_of("einsum")
+def _einsum(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield equations that models have: their products read permuted factors, and broadcast some."""
+    for equation, shapes in _EQUATIONS:
+        yield Size([whole(*shape, dtype=dtype) for shape in shapes], (equation,))
+
+
 @sizes_of("roll")
 def _rolled(dtype: torch.dtype) -> Iterator[Size]:
     """Yield a row, a column, many rows and vectors, each with a shift forward and back."""

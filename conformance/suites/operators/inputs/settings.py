@@ -97,6 +97,7 @@ def other_defaults(cell: Cell) -> Iterator[Call]:
         yield from with_edges(cell, sample)
     yield from with_fewer(cell, of_kinds)
     for sample in of_kinds:
+        yield from with_empty_lists(cell, sample)
         yield from with_rows(cell, sample)
     for sample in cell.fixed:
         yield from with_images(cell, sample)
@@ -336,6 +337,12 @@ def with_edges(cell: Cell, sample: Call) -> Iterator[Call]:
     found += [(with_numbers_at(sample, values), name) for values, name in _edges(cell, sample)]
     for other, name in itertools.islice(((other, name) for other, name in found if computes(cell, other)), _EDGES):
         yield _named(other, name)
+
+
+def with_empty_lists(cell: Cell, sample: Call) -> Iterator[Call]:
+    """Yield the sample with each list of integers empty: no dimensions are all of them for some operators."""
+    for place, _ in sample.lists if not facts(cell.info.name).resizes else ():
+        yield from _tried(cell, sample.with_argument(place, ()), f"list {place} empty")
 
 
 def _edges(cell: Cell, sample: Call) -> Iterator[tuple[dict[int, Any], str]]:

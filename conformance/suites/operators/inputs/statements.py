@@ -1,5 +1,7 @@
 """Statements of two calls: a part is read and written, a view is written and its base read, a call is made again.
 
+Assignments to parts are calls of several operators, too.
+
 Each call alone is right on a device that queues the read behind the write, keeps a copy for a view, or keeps what it
 has prepared for a call under a key that leaves out data, shape or an exception between.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -18,7 +20,7 @@ from conformance.numerics.layout import shares_memory
 from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.execution import attempt, call, host_call, perform
+from conformance.suites.operators.calls.execution import Statement, attempt, call, host_call, perform
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
@@ -27,14 +29,14 @@ from . import arrangements, variants
 from .families import Stage, check, source
 from .kinds import of_other_sizes, representative
 
-#: Numbers from 9650 on are no numbers of other samples.
-_NUMBER = 9650
+#: Numbers from 7800 on are no numbers of other samples.
+_NUMBER = 7800
 #: Rows and columns of what statements read and write.
 _SHAPE = (6, 3)
 
 
 def _compare(cell: Cell, statement: Call) -> None:
-    """Compare what a statement leaves with the host's; it moves elements, so that no oracle is needed."""
+    """Compare what a statement leaves with the host's; it moves elements or adds small numbers, and needs no oracle."""
     expected = attempt(call, cell.info, statement.on(HOST))
     if expected.error is None:
         found = perform(execution.execute, cell.info, cell.on(statement))
@@ -49,61 +51,62 @@ def _nothing(*_: Any) -> list[Any]:
 # --- parts that are read and written ----------------------------------------------------------------------------------
 
 
-def columns_turned(place: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    """Return a statement that reads a part, and writes its columns in reverse into the same part."""
-
-    def statement(tensor: torch.Tensor, *index: Any) -> torch.Tensor:
-        tensor[place(*index)] = tensor[place(*index)].flip(-1)
-        return tensor
-
-    return statement
-
-
-def _exchanged(tensor: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Exchange the rows at two lists of indices in one statement, and return the tensor."""
-    tensor[first], tensor[second] = tensor[second], tensor[first]
-    return tensor
-
-
-def _selected(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Write the selected elements back in reverse order, and return the tensor."""
-    return tensor.masked_scatter_(mask, tensor.masked_select(mask).flip(0))
-
-
-def _scattered(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Write the elements at an index back in reverse order, and return the tensor."""
-    return tensor.scatter_(0, index, tensor.gather(0, index).flip(-1))
-
-
-def _rolled(tensor: torch.Tensor) -> torch.Tensor:
-    """Move all rows by one in the tensor's own memory, and return it."""
-    tensor[1:] = tensor[:-1].clone()
-    return tensor
-
-
 _MASK, _INDEX = torch.tensor([True, False, True, True, False, True]), torch.tensor([4, 1, 5])
-#: Statements by the operator that reads: name, function and arguments behind the tensor.
-_STATEMENTS: Final[dict[str, list[tuple[str, Callable[..., Any], tuple[Any, ...]]]]] = {
-    "__getitem__": [
-        ("rows by a mask", columns_turned(lambda mask: mask), (_MASK,)),
-        ("rows by an index", columns_turned(lambda index: index), (_INDEX,)),
-        ("columns by an index", columns_turned(lambda index: (slice(None), index)), (torch.tensor([2, 0]),)),
-        ("elements by a mask", lambda tensor, mask: _selected(tensor, mask), (_MASK.view(6, 1).expand(6, 3).clone(),)),
-        ("rows exchanged", _exchanged, (torch.tensor([0, 1]), torch.tensor([4, 2]))),
-        ("rows that move", _rolled, ()),
-    ],
-    "masked_select": [("elements by a mask", _selected, (_MASK.view(6, 1).expand(6, 3).clone(),))],
-    "gather": [("elements by an index", _scattered, (torch.tensor([[5, 0, 2], [1, 3, 4]]),))],
+_COLUMNS = torch.tensor([2, 0])
+_ELEMENTS = torch.tensor([[0, 1, 0], [1, 1, 0], [0, 0, 0], [1, 0, 1], [0, 0, 1], [0, 0, 0]]).bool()
+_SELECTED = "t.masked_scatter_(a, t.masked_select(a).flip(0))"
+#: Statements by the operator that reads, and the tensors behind the first one.
+_STATEMENTS: Final[dict[str, dict[str, tuple[torch.Tensor, ...]]]] = {
+    "__getitem__": {
+        "t[a] = t[a].flip(-1)": (_MASK,),
+        "t[a,] = t[a,].flip(-1)": (_INDEX,),
+        "t[:, a] = t[:, a].flip(-1)": (_COLUMNS,),
+        _SELECTED: (_MASK.view(6, 1).expand(6, 3).clone(),),
+        "t[a], t[b] = t[b], t[a]": (torch.tensor([0, 1]), torch.tensor([4, 2])),
+        "t[1:] = t[:-1].clone()": (),
+    },
+    "masked_select": {_SELECTED: (_MASK.view(6, 1).expand(6, 3).clone(),)},
+    "gather": {"t.scatter_(0, a, t.gather(0, a).flip(-1))": (torch.tensor([[5, 0, 2], [1, 3, 4]]),)},
+}
+#: Places in a tensor, and the tensors by which they are named.
+_PLACES: Final[dict[str, tuple[torch.Tensor, ...]]] = {
+    "a": (_MASK,),
+    "a & ~a": (_ELEMENTS,),
+    "2, a": (_ELEMENTS[3],),
+    "a[:0]": (_INDEX,),
+    ":, a": (_COLUMNS,),
+    "1:5, a": (_COLUMNS,),
+    "a, b": (_INDEX, torch.tensor([2, 0, 1])),
+    "a[:, None], b": (_INDEX, _COLUMNS),
+    "1::2, ::2": (),
+    "True": (),
+    "False": (),
+}
+#: Assignments of numbers, of numbers of the host, and of rows and columns, which are broadcast.
+_ASSIGNMENTS: Final[dict[str, tuple[torch.Tensor, ...]]] = {
+    **{f"t[{place}] = 20": given for place, given in _PLACES.items()},
+    **{f"t[{place}] += 20": given for place, given in _PLACES.items()},
+    "t[a] = torch.tensor(21, dtype=t.dtype)": (_ELEMENTS,),
+    "t[..., [2, 0]] = torch.tensor(21, dtype=t.dtype)": (),
+    "t[2, -1] = torch.tensor(21, dtype=t.dtype)": (),
+    "t[a] = torch.arange(22, 28).to(t)": (_ELEMENTS,),
+    "t[a] = torch.arange(22, 25).to(t)": (_INDEX,),
+    "t[~a] += torch.arange(22, 25).to(t)": (_INDEX,),
+    "t[a[0]] = torch.arange(22, 25).to(t)": (_INDEX,),
+    "t[:, 1] = torch.arange(22, 28).to(t)": (),
+    "t[None, ..., -1] += torch.arange(22, 28).to(t)": (),
 }
 
 
 @source(Mode.INFERENCE, _compare, values=True)
 def statements(cell: Cell) -> Iterator[Call]:
-    """Yield statements that read a part and write it, in every dtype."""
-    count = torch.Size(_SHAPE).numel()
-    for order, (name, function, args) in enumerate(_STATEMENTS.get(cell.info.full_name, ())):
-        values = (torch.arange(count) % 13).to(cell.dtype).view(_SHAPE)
-        yield Call(_NUMBER + order, values, args, source=name).into("read, then written", function)
+    """Yield statements that read a part and write it, and assignments by each kind of index, in every dtype."""
+    several = 2 if cell.dtype is torch.bool else 13
+    values = (torch.arange(torch.Size(_SHAPE).numel()) % several).to(cell.dtype).view(_SHAPE)
+    texts = _STATEMENTS.get(cell.info.full_name, {})
+    texts = {**texts, **_ASSIGNMENTS} if cell.info.full_name == "__getitem__" else texts
+    for order, (text, given) in enumerate(texts.items()):
+        yield Call(_NUMBER + order, values, given, source=text).into("a statement", Statement(text))
 
 
 # --- views ------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from conformance.numerics.layout import storage_address
 from conformance.numerics.transfer import has_other_bytes, memory_behind
 from conformance.suites.operators.calls.calls import Around, Call
-from conformance.suites.operators.calls.execution import OnCopy, host_call
+from conformance.suites.operators.calls.execution import OnCopy, Statement, host_call
 from conformance.suites.operators.calls.factors import with_positive_diagonal
 from conformance.suites.operators.calls.joined import TURNED, Joined
 from conformance.suites.operators.calls.passes import Pass
@@ -133,6 +133,7 @@ class _Text:
             body += [f"result = {called}", f"return {self._seen()}"]
         needs = [_COTANGENTS] if "cotangents(" in "\n".join(body) else []
         needs += [_JOINED] if isinstance(call.function, Joined) else []
+        needs += [call.function.definition] if isinstance(call.function, Statement) else []
         return "\n\n".join([*needs, "def run(device):\n" + textwrap.indent("\n".join(body), "    ") + "\n"])
 
     def _seen(self) -> str:
@@ -155,6 +156,8 @@ class _Text:
         if isinstance(function, OnCopy):
             first, *others = arguments
             return f"{self._function(function.function)}({', '.join([f'{first}.clone()', *others])})"
+        if isinstance(function, Statement):
+            return f"statement({', '.join(arguments)})"
         if isinstance(function, Joined):
             if not isinstance(function.backend, str):
                 raise Unwritable("the backend of torch.compile has no name")
