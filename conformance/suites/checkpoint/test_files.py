@@ -77,6 +77,9 @@ def test_places(check, device, dtype):
     """Tensors saved on the device or the host load on either of them with their dtype, strides and shared storage."""
     source = torch.arange(24).view(4, 6).to(getattr(torch, dtype))
 
+    copy = pickle.loads(pickle.dumps(source.to(device)))
+    check.equal(copy.device.type, device.type, "the device type of a tensor that Python has pickled")
+    check.equal(copy.cpu(), source, "a tensor that Python has pickled")
     for start, end in ((device, torch.device("cpu")), (torch.device("cpu"), device), (device, device)):
         base, buffer = source.to(start), io.BytesIO()
         torch.save({"base": base, "across": base.t(), "row": base[2]}, buffer)

@@ -732,12 +732,20 @@ CONSTANT: tuple[Row, ...] = (
 )
 
 
+def _sums(x: torch.Tensor) -> torch.Tensor:
+    """Return the sums of the rows for each of them: their gradient is one number that repeats."""
+    return x.sum(1).expand(9, 9)
+
+
 #: Functions of two matrices of nine rows that write to a part of a copy, and whose gradients only move numbers: (name,
 #: operator, function).
 MOVING: tuple[tuple[str, str, Writes], ...] = (
     ("rows written to a copy", "slice_scatter", lambda x, y: torch.slice_scatter(x, y[2:4], 0, 0, 2)),
     ("a column written to a copy", "select_scatter", lambda x, y: torch.select_scatter(x, y[3], 1, 4)),
     ("a diagonal written to a copy", "diagonal_scatter", lambda x, y: torch.diagonal_scatter(x, y[:, 2])),
+    ("sums with rows of a copy", "slice_scatter", lambda x, y: _sums(torch.slice_scatter(x, y[2:4], 0, 0, 2))),
+    ("sums with a column of a copy", "select_scatter", lambda x, y: _sums(torch.select_scatter(x, y[3], 1, 4))),
+    ("sums with a diagonal of a copy", "diagonal_scatter", lambda x, y: _sums(torch.diagonal_scatter(x, y[:, 2]))),
 )
 
 
@@ -746,11 +754,20 @@ def _shifted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x, x.shape[-1:]) * (1 + scale) + x * shift
 
 
-#: Functions of many rows and of two rows whose gradients are sums over them: (name, operator, function).
+def _pooled_or_not(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    image, weight = x[:81].reshape(1, 1, 27, 27), y.flatten()[:9].view(1, 1, 3, 3)
+    found = F.conv2d(image, weight, padding=1)
+    return torch.where(image > 0, found, F.max_pool2d(found, 3, 1, 1))
+
+
+#: Functions of many rows and of two rows whose gradients are sums over them: (name, operators, function).
 REDUCED: tuple[tuple[str, str, Writes], ...] = (
     ("the variance of rows", "var", lambda x, y: x.var(-1, keepdim=True) * y[:1]),
     ("the deviation of columns", "std", lambda x, y: x.std(0, correction=0) + y),
     ("parts of one parameter", "nn.functional.layer_norm", _shifted),
+    ("running products with zeros", "cumprod", lambda x, y: x[:99].cumprod(-1) * y[:1]),
+    ("products with zeros", "prod", lambda x, y: x[:99].prod(-1, keepdim=True) * y[:1]),
+    ("places before and after pooling", "nn.functional.conv2d nn.functional.max_pool2d where", _pooled_or_not),
 )
 
 

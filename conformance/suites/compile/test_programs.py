@@ -368,7 +368,11 @@ def _gradients(accelerator, declaration, device, table, given, losses, dtype):
 
     ``losses`` makes a number of each function's result.
     """
-    rows = [row for row in table if tables.claimed(declaration, row[1], "float32", Mode.TRAINING)]
+    rows = [
+        row
+        for row in table
+        if all(tables.claimed(declaration, operator, "float32", Mode.TRAINING) for operator in row[1].split())
+    ]
     if not rows:
         return
 

@@ -214,6 +214,15 @@ def _bmm(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(_values(left, dtype), (_values(right, dtype),))
     for factor, other in _narrow(dtype, 3):
         yield Size(factor, (other,), trained=False)
+        # Heads lie beside each other in the memory of a token.
+        permuted = _permuted(factor), _permuted(other)
+        for first, second in ((permuted[0], other), (factor, permuted[1]), permuted):
+            yield Size(first, (second,), trained=False)
+
+
+def _permuted(batch: torch.Tensor) -> torch.Tensor:
+    """Return the same matrices with the rows of all of them side by side in memory."""
+    return batch.transpose(0, 1).contiguous().transpose(0, 1)
 
 
 @sizes_of("baddbmm")
@@ -298,6 +307,17 @@ def _single_windows(dims: int, dtype: torch.dtype) -> Iterator[Size]:
         yield Size(image, (weight,), _named(groups=groups, stride=stride, padding=padding))
 
 
+#: Channels that a stage of a model takes and makes, and the side of its image; a kernel of three by three keeps it.
+_STAGES = ((3, 64, 32), (16, 32, 64), (64, 64, 28), (128, 256, 14))
+
+
+def _stages(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield one image for each stage."""
+    for taken, made, side in _STAGES:
+        weight = whole(made, taken, 3, 3, dtype=dtype)
+        yield Size(whole(1, taken, side, side, dtype=dtype), (weight,), _named(padding=1))
+
+
 def _grouped(dims: int, dtype: torch.dtype, *, transposed: bool = False) -> Iterator[Size]:
     """Yield images with weights for groups that make more channels than they take, with a stride or a dilation."""
     # The database's transposed convolutions make two channels of each one.
@@ -333,6 +353,7 @@ def _convolution(dims: int) -> Make:
         if dims == _PLANE:  # patches of an image with one channel
             patches = whole(768, 1, 16, 16, dtype=dtype, most=1)
             yield Size(whole(1, 1, 26, 26, dtype=dtype, most=1), (patches,), _named(stride=10))
+            yield from _stages(dtype)
         for planes, kernel, given_by_name in _kernels(dims, dtype):
             yield Size(planes, (kernel,), given_by_name)
         yield from _single_windows(dims, dtype)
@@ -723,6 +744,25 @@ def _einsum(dtype: torch.dtype) -> Iterator[Size]:
     """Yield equations that models have: their products read permuted factors, and broadcast some."""
     for equation, shapes in _EQUATIONS:
         yield Size([whole(*shape, dtype=dtype) for shape in shapes], (equation,))
+
+
+#: Integers that float32 does not hold, beside each other.
+_NEIGHBOURS: Final = {torch.int64: 1 << 40, torch.int32: 1 << 25}
+
+
+def _range(last: int) -> Make:
+    """Return a maker of the ends of a range of integers that float32 does not hold; ``last`` is the last argument."""
+
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        if dtype in _NEIGHBOURS:
+            first = _NEIGHBOURS[dtype]
+            yield Size(first, (first + 8, last), _named(dtype=dtype, device="cpu"), trained=False)
+
+    return make
+
+
+sizes_of("linspace")(_range(9))  # places
+sizes_of("arange")(_range(1))  # a step
 
 
 @sizes_of("roll")
