@@ -173,7 +173,7 @@ def _pair(
     """Return copies of a module on the device and on the host, with a layout of parameters or a memory format."""
     module, on_host = copy.deepcopy(original).to(device=device, dtype=dtype), copy.deepcopy(original).to(dtype)
     if order is not None:
-        module = module.to(memory_format=order)
+        module = module.to(memory_format=order)  # type: ignore[call-overload]  # torch's types lack it
     if weights is not None:
         arrange_weights(module, on_host, device, weights)
         arrange_weights(on_host, on_host, HOST, weights)
