@@ -86,6 +86,14 @@ def _signs_halved() -> Any:
     return _Ops("sgn.default", _half)
 
 
+def test_a_device_without_an_operator_of_an_assignment_is_right() -> None:
+    for overload in ("bitwise_not.default", "add_.Tensor", "add.Tensor"):
+        with _Ops(overload, _refuses):
+            verdict = Bench().run("operators.__getitem__[int64-inference]")
+
+        assert not is_red(verdict), verdict.message
+
+
 @every_row(ROWS, lambda row: row.name)
 def test_a_fault_is_seen(row: Row) -> None:
     place = Bench()

@@ -38,9 +38,17 @@ _SHAPE = (6, 3)
 def _compare(cell: Cell, statement: Call) -> None:
     """Compare what a statement leaves with the host's; it moves elements or adds small numbers, and needs no oracle."""
     expected = attempt(call, cell.info, statement.on(HOST))
-    if expected.error is None:
+    if expected.error is not None:
+        return
+    try:
         found = perform(execution.execute, cell.info, cell.on(statement))
-        cell.judge.result(statement, found, expected.value, Oracle(_nothing, statement), 1.0)
+    except NotImplementedError:
+        if statement.source not in _ASSIGNMENTS:
+            raise
+        # Sums and masks take operators that a device need not have in the dtype of an index.
+        cell.check.metric("statements", f"not supported: {statement.source}")
+        return
+    cell.judge.result(statement, found, expected.value, Oracle(_nothing, statement), 1.0)
 
 
 def _nothing(*_: Any) -> list[Any]:
