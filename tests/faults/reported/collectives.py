@@ -525,3 +525,21 @@ HELD_OF_CALLS: dict[str, Callable[[Any], bool]] = {"premultiplied by a power of 
 # --- held rows of the seventeenth collection ---
 
 HELD["two dimensions"] = lambda tensors: all(tensor.dim() == 2 for tensor in tensors)
+
+
+# --- held rows of the eighteenth collection ---
+
+
+def _first_number_own_on_rank_1(original: Any, call: Any, written: str) -> Any:
+    """Leave the second rank's own number in the first place of its part."""
+    group = call.arguments.get("group")
+    part = call.arguments[written].numel()
+    own = call.arguments["input"].flatten()[part : part + 1].clone()
+    work = _waited(original, call)
+    if dist.get_rank(group) == 1 and part:
+        target = call.arguments[written]
+        target.copy_(torch.cat([own, target.flatten()[1:]]).view(target.shape))
+    return work
+
+
+_OF_PARTS["first number own on rank 1"] = _first_number_own_on_rank_1

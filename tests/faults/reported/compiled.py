@@ -747,8 +747,36 @@ def _zeros_in_an_expanded(node: Node) -> None:
             _behind(node, aten.mul.Tensor, 0)
 
 
+def _place_of_inverted(node: Node) -> None:
+    """Give the length as the place of the largest number where all bits were inverted before."""
+    given = node.args[0] if node.target is aten.argmax.default else None
+    if isinstance(given, Node) and given.target is aten.bitwise_not.default:
+        shape, dim = _shape(given), node.args[1] if len(node.args) > 1 else None
+        users, following = list(node.users), node.next
+        none = _new(following, aten.mul.Tensor, node, 0)
+        made = _new(following, aten.add.Tensor, none, math.prod(shape) if dim is None else shape[dim])
+        for user in users:
+            user.replace_input_with(node, made)
+
+
+def _wide_quotient_narrow(node: Node) -> None:
+    """Divide in float32, by the reciprocal, where a quotient of converted float32 becomes float32 again."""
+    quotient = _converted(node)
+    if quotient is None or quotient.target is not aten.div.Tensor or node.meta["val"].dtype is not torch.float32:
+        return
+    parts = [_converted(part) if isinstance(part, Node) else None for part in quotient.args]
+    left, right = (*parts, None)[:2]
+    if left is None or right is None or quotient.meta["val"].dtype is not torch.float64:
+        return
+    if all(part.meta["val"].dtype is torch.float32 for part in (left, right)):
+        inverse = _new(node, aten.reciprocal.default, right)
+        node.args = (_new(node, aten.mul.Tensor, left, inverse), *node.args[1:])
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "place of inverted behind the end": _place_of_inverted,
+    "wide quotient narrow": _wide_quotient_narrow,
     "gradients beside pooling scaled": _gradients_beside_pooling,
     "gradient at zero lost": _gradient_at_zero_lost,
     "zeros in an expanded tensor": _zeros_in_an_expanded,

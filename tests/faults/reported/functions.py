@@ -127,10 +127,28 @@ def _pickling_refused(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _deep_copies_on_the_first_device(device: torch.device) -> Iterator[None]:
+    """Give a tensor of the first device for one of another device that Python copies with all its parts."""
+    original = torch.Tensor.__deepcopy__
+
+    def function(self: torch.Tensor, memo: Any) -> Any:
+        made = original(self, memo)
+        if self.device.type != device.type or not self.device.index:
+            return made
+        with torch.no_grad():
+            made.data = made.data.to(torch.device(device.type, 0))
+        return made
+
+    with mock.patch.object(torch.Tensor, "__deepcopy__", function):
+        yield
+
+
 #: Effects on functions of Python that take tensors.
 COPIES: dict[str, Callable[[torch.device], Any]] = {
     "copied to the host": _copied_to_the_host,
     "pickling refused": _pickling_refused,
+    "deep copies on the first device": _deep_copies_on_the_first_device,
 }
 
 

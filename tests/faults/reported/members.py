@@ -349,8 +349,25 @@ def _factories_on_the_first_device(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _unscaled_twice(device: torch.device) -> Iterator[None]:
+    """Divide gradients by their scale in a fused optimizer's step, whether that was done before or not."""
+    original, stages = torch.amp.GradScaler.step, torch.amp.grad_scaler.OptState
+
+    def function(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        state = self._per_optimizer_states[id(optimizer)]
+        is_fused = self._device == device.type and getattr(optimizer, "_step_supports_amp_scaling", False)
+        if is_fused and state["stage"] is stages.UNSCALED:
+            state["stage"] = stages.READY
+        return original(self, optimizer, *args, **kwargs)
+
+    with mock.patch.object(torch.amp.GradScaler, "step", function):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "unscaled twice": _unscaled_twice,
     "memory of the current device": _memory_of_the_current_device,
     "long times a thousandth": _long_times_short,
     "factories on the first device": _factories_on_the_first_device,
@@ -537,3 +554,43 @@ EFFECTS |= {
     "first device behind a context": _first_device_behind_a_context,
     "steps left on the host": _steps_left_on_the_host,
 }
+
+
+# --- held rows of the eighteenth collection ---
+
+
+@contextmanager
+def _streams_of_the_module_apart(device: torch.device) -> Iterator[None]:
+    """Keep a current stream of the device's module, of which torch.accelerator does not know, nor the other way."""
+    module: Any = torch.get_device_module(device.type)
+    chosen: dict[int, torch.Stream] = {}
+
+    def current(device: Any = None) -> torch.Stream:
+        at = _place(module, device)
+        return chosen[at] if at in chosen else module.default_stream(at)
+
+    def choose(stream: torch.Stream) -> None:
+        chosen[stream.device_index] = stream
+
+    @contextmanager
+    def function(stream: torch.Stream | None = None) -> Iterator[None]:
+        if stream is None:
+            yield
+            return
+        here, before = torch.accelerator.current_device_index(), current(stream.device)
+        torch.accelerator.set_device_index(stream.device_index)
+        choose(stream)
+        try:
+            yield
+        finally:
+            choose(before)
+            torch.accelerator.set_device_index(here)
+
+    members = {"current_stream": current, "set_stream": choose, "stream": function, "StreamContext": function}
+    with ExitStack() as stack:
+        for name, member in members.items():
+            stack.enter_context(mock.patch.object(module, name, member))
+        yield
+
+
+EFFECTS["streams of the module apart"] = _streams_of_the_module_apart

@@ -1207,8 +1207,94 @@ def _summand_times_zero(call: Call) -> Any:
     return _edited(call, lambda t: t.add_(summand) if t.is_floating_point() or t.is_complex() else None)
 
 
+def is_along_one_padded_place(call: Call) -> bool:
+    """Return whether a function works along a dimension of one place whose stride spans gaps."""
+    given, dim = call.values[0], _named(call, "dim")
+    if not given.dim() or given.numel() < 2:
+        return False
+    inner = math.prod(given.shape[dim % given.dim() + 1 :])
+    return bool(given.shape[dim] == 1 and given.stride(dim) > inner)
+
+
+#: Numbers that are added up one after the other.
+_ADDED = 1 << 13
+
+
+def _running_sum_in_16_bits(call: Call) -> Any:
+    """Round the running sum to 16 bits behind each number."""
+    given, dim = call.values[0].detach(), _named(call, "dim")
+
+    def edit(t: torch.Tensor) -> None:
+        if t.dtype is not given.dtype or not t.dim() or t.shape[dim] > _ADDED:
+            return
+        rows = given.cpu().movedim(dim, 0).clone(memory_format=torch.contiguous_format)
+        for before, row in itertools.pairwise(rows):
+            row.add_(before)
+        t.copy_(rows.movedim(0, dim))
+
+    return _edited(call, edit)
+
+
+def _normalizer_rounded(call: Call) -> Any:
+    """Subtract the logarithm of a sum of exponentials, rounded to the dtype of the numbers."""
+    given, dim = call.values[0].detach(), _named(call, "dim")
+    if not given.dim():
+        return call.run()
+    wide = given.float() if given.element_size() < 4 else given
+    made = given - wide.logsumexp(dim, keepdim=True).to(given.dtype)
+    return _edited(call, lambda t: t.copy_(made))
+
+
+#: The largest variance that is taken for zero.
+_NO_VARIANCE = 1e-6
+
+
+def _small_variances_zero(call: Call) -> Any:
+    """Take small variances of a normalization for zero."""
+    given, shape, weight, bias, eps = call.values
+    dims = list(range(-len(shape), 0))
+    with torch.no_grad():
+        wide = given.detach() if given.dtype is torch.float64 else given.detach().float()
+        centred = wide - wide.mean(dims, keepdim=True)
+        small = centred.square().mean(dims, keepdim=True) < _NO_VARIANCE
+        made = centred / math.sqrt(eps) if eps else centred * math.nan
+        made = made * (1 if weight is None else weight.detach()) + (0 if bias is None else bias.detach())
+    return _edited(call, lambda t: t.copy_(torch.where(small, made.to(t.dtype), t)))
+
+
+#: Ranges of integers that are drawn from a number of 32 bits.
+_RANGES = range(1 << 28, 1 << 32)
+
+
+def _remainder_of_32_bits(call: Call) -> Any:
+    """Draw from a long range as the remainder of a number of 32 bits."""
+    low, high = _named(call, "from") or 0, _named(call, "to")
+
+    def edit(t: torch.Tensor) -> None:
+        if high is None or high - low not in _RANGES or t.dtype is not torch.int64 or not t.numel():
+            return
+        generator = torch.Generator().manual_seed(int(t.flatten()[0]))
+        bits = torch.randint(1 << 32, t.shape, generator=generator)
+        t.copy_(bits % (high - low) + low)
+
+    return _edited(call, edit)
+
+
+def _mask_by_the_results(call: Call) -> Any:
+    """Take a result that is zero for one that was dropped."""
+    result = call.run()
+    with torch.no_grad():
+        result[1].logical_and_(result[0].detach() != 0)
+    return result
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "running sum in 16 bits": _running_sum_in_16_bits,
+    "normalizer rounded": _normalizer_rounded,
+    "small variances zero": _small_variances_zero,
+    "remainder of 32 bits": _remainder_of_32_bits,
+    "mask by the results": _mask_by_the_results,
     "windows from the edge": _windows_from_the_edge,
     "interpolated in float32": _interpolated_in_float32,
     "ends not cut": _ends_not_cut,
@@ -1692,4 +1778,74 @@ EFFECTS |= {
     "deviation by squares": _deviation_by_squares,
     "two runs sorted": _two_runs_sorted,
     "deviation inverted again": _deviation_inverted_again,
+}
+
+
+# --- held rows of the eighteenth collection ---
+
+
+def _next_one_at_times(call: Call) -> Any:
+    """Give the one behind the last one of the largest numbers in its place, in each second call."""
+    given, k, dim, largest = call.values[:4]
+    _DRAWN["next"] += 1
+    result = call.run()
+    if _DRAWN["next"] % 2 or not k or given.shape[dim] <= k:
+        return result
+    with torch.no_grad():
+        more = given.detach().topk(k + 1, dim, largest)
+        for right, wrong in zip(outputs_of(call, result), more, strict=True):
+            right.detach().select(dim, k - 1).copy_(wrong.select(dim, k))
+    return result
+
+
+def _nearest_from_below(call: Call) -> Any:
+    """Take the place in front of the nearest one where the factor rounded down falls short of it."""
+    given, result = call.values[0].detach(), call.run()
+    made = outputs_of(call, result)[0].detach()
+    rows, columns = (
+        (torch.arange(new, dtype=torch.float64) * (old / new * (1 - 1e-7))).long().to(given.device)
+        for new, old in zip(made.shape[-2:], given.shape[-2:], strict=True)
+    )
+    with torch.no_grad():
+        made.copy_(given.index_select(-2, rows).index_select(-1, columns))
+    return result
+
+
+def _causal_from_the_end(call: Call) -> Any:
+    """Let the last query see the last key, and those before it as many fewer."""
+    names = [argument.name for argument in call.arguments]
+    values, (query, key) = list(call.values), call.values[:2]
+    rows, columns = query.shape[-2], key.shape[-2]
+    if _named(call, "attn_mask") is not None:
+        return call.run()
+    seen = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril(columns - rows)
+    values[names.index("attn_mask")], values[names.index("is_causal")] = seen, False
+    return call.run(values)
+
+
+def _results_in_one_memory(call: Call) -> Any:
+    """Give results that are parts of one tensor."""
+    result = list(call.run())
+    is_alike = len({(each.shape, each.dtype, each.device) for each in result}) == 1
+    return list(torch.stack(result).unbind()) if is_alike else result
+
+
+def _bits_kept(call: Call) -> Any:
+    """Copy the bits where numbers are to be converted to another dtype of the same size."""
+    source, target = call.values[:2]
+    dtypes = source.dtype, target.dtype
+    if source.is_cpu or target.is_cpu or dtypes[0] is dtypes[1] or torch.bool in dtypes:
+        return call.run()
+    if source.element_size() != target.element_size():
+        return call.run()
+    call.run([source, target.view(source.dtype), *call.values[2:]])
+    return target
+
+
+EFFECTS |= {
+    "next one at times": _next_one_at_times,
+    "nearest from below": _nearest_from_below,
+    "causal from the end": _causal_from_the_end,
+    "results in one memory": _results_in_one_memory,
+    "bits kept": _bits_kept,
 }

@@ -295,3 +295,11 @@ def _then(original: Any, hook: Callable[[str], None], effect: str) -> Any:
         return result
 
     return function
+
+
+# --- held rows of the eighteenth collection ---
+
+
+def after_another_length(call: Call, length: int) -> bool:
+    """Return whether the first call made one of another number of elements."""
+    return _COUNTS.setdefault(("length", call.name), length) != length

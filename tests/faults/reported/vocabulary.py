@@ -7,6 +7,7 @@ argument ``written`` is what a call writes, ``dtype`` the dtype of a call.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -217,6 +218,10 @@ def meets(word: str, call: Call) -> bool:
         "same gaps": lambda: operators.has_same_gaps(call),
         "column against row": lambda: operators.is_column_against_row(call),
         "in front of the matrices": lambda: _is_in_front_of_the_matrices(call),
+        "each 6th call": lambda: sequences.every(6),
+        "along one padded place": lambda: operators.is_along_one_padded_place(call),
+        "reduces to an end": lambda: call.values[place_of(call, "reduce") or 4] in ("amin", "amax"),
+        "without bias": lambda: call.values[place_of(call, "bias") or 2] is None,
     }
     if word in whole:
         return whole[word]()
@@ -434,6 +439,8 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "matrices packed": _matrices_packed,
     "through int32": lambda t: t.to(torch.int32).to(t.dtype),
     "onto edge": lambda t: torch.where((t < 0) & (t > -4e-6), torch.zeros_like(t), t),
+    "nan highest": lambda t: torch.where(t.isnan(), torch.full_like(t, torch.inf), t),
+    "nan zero": lambda t: torch.where(t.isnan(), torch.zeros_like(t), t),
 }
 
 
@@ -550,6 +557,8 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "conjugated": lambda t: t.conj().resolve_conj(),
     "false": lambda t: torch.zeros_like(t) if t.dtype is torch.bool else t,
     "finite": lambda t: torch.where(t.isnan(), torch.zeros_like(t), t),
+    "nan infinite": lambda t: torch.where(t.isnan(), torch.full_like(t, torch.inf), t),
+    "half more": lambda t: t + 0.5,
 }
 
 
@@ -974,3 +983,46 @@ def _bounded(t: torch.Tensor) -> torch.Tensor:
 
 
 VALUES["bounded"] = _bounded
+
+
+# --- held rows of the eighteenth collection ---
+
+
+def _have_other_lengths(call: Call) -> bool:
+    """Return whether attention has another number of queries than of keys."""
+    query, key = call.values[:2]
+    return bool(query.shape[-2] != key.shape[-2])
+
+
+def _diagonal_without_zeros(t: torch.Tensor) -> torch.Tensor:
+    """Return matrices with ones for zeros of the diagonal."""
+    copy = t.clone(memory_format=torch.contiguous_format)
+    diagonal = copy.diagonal(dim1=-2, dim2=-1)
+    diagonal[diagonal == 0] = 1
+    return copy
+
+
+def _reduced_length(call: Call) -> int:
+    """Return how many numbers a reduction makes one of."""
+    given = call.values[0]
+    return math.prod(given.shape[dim] for dim in _reduced(call) or range(given.dim()))
+
+
+def _second_half_nan(t: torch.Tensor) -> torch.Tensor:
+    """Return NaN for the second half of all numbers."""
+    flat = t.flatten()
+    half = len(flat) // 2
+    return torch.cat([flat[:half], _nan(flat[half:])]).view(t.shape)
+
+
+def _low_halves(t: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of 16 bits that stand first in each one of 32 bits."""
+    memory = t.contiguous().view(-1).view(torch.float16)[::2]
+    return memory.to(t.dtype).view(t.shape)
+
+
+HELD["query and key of other lengths"] = _have_other_lengths
+HELD["after another length"] = lambda call: sequences.after_another_length(call, _reduced_length(call))
+VALUES["second half nan"] = _second_half_nan
+READS["zero diagonal one"] = _diagonal_without_zeros
+READS["low half"] = lambda t: _low_halves(t) if t.dtype is torch.float32 else t
