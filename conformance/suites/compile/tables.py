@@ -319,6 +319,30 @@ def _chosen() -> Iterator[Row]:
     yield "argmax of NaN in a long row", "argmax", "float32", _place_in_long
 
 
+#: Functions of integers that a compiler writes into the loop that finds a place: (name, operator, function).
+_BEFORE_PLACES: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("inverted numbers", "bitwise_not", torch.bitwise_not),
+    ("negated numbers", "neg", torch.neg),
+    ("magnitudes", "abs", torch.abs),
+    ("masked numbers", "bitwise_xor", lambda x: x ^ 21),
+)
+
+
+def _places_of_computed(operands: Operands, run: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return the places of the largest and of the smallest computed integer, of the whole, of rows and of columns."""
+    given = run((operands.integers % 97 - 40).to(dtype))
+    whole = torch.stack([given.argmax(), given.argmin()]).expand(9, 2).t()
+    return torch.cat([whole, torch.stack([given.argmax(-1), given.argmin(0), given.max(0).indices])])
+
+
+def _found_places() -> Iterator[Row]:
+    """Yield the places of computed integers; in narrow dtypes, those that have all bits inverted."""
+    for (name, _, run), dtype in itertools.product(_BEFORE_PLACES, ("int64", "int32", "int8")):
+        if dtype == "int64" or run is torch.bitwise_not:
+            found = partial(_places_of_computed, run=run, dtype=getattr(torch, dtype))
+            yield f"places of {name} of {dtype}", "argmax", dtype, found
+
+
 def _of_whole(operands: Operands, run: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return a function of two matrices of integers that floats of the dtype's size do not hold, and of small ones."""
     small = operands.divisors.to(dtype)
@@ -529,6 +553,7 @@ CHAINED: tuple[Row, ...] = (
      lambda o: F.pad(_long_rows(o).sum(-1).cumsum(0), (2, 1), value=3.0)),
     *_chosen(),
     *_SINGLE,
+    *_found_places(),
 )  # fmt: skip
 
 #: A number beyond 32 bits, and one that float64 does not hold.
