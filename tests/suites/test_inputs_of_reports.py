@@ -511,6 +511,15 @@ def _places_behind_the_end_of(names: tuple[str, ...]) -> Other:
     return other
 
 
+def _roots_in_float32(name: str, function: Any, args: Any) -> Any:
+    return function(args[0].float()).double() if name == "sqrt" and args[0].dtype is torch.float64 else None
+
+
+def _by_the_reciprocal_in_float32(name: str, function: Any, args: Any) -> Any:
+    is_wide = name == "div" and args[0].dtype is torch.float64
+    return (args[0].float() * (1 / args[1].float())).double() if is_wide else None
+
+
 @pytest.mark.parametrize(
     ("table", "other", "message"),
     [
@@ -525,6 +534,8 @@ def _places_behind_the_end_of(names: tuple[str, ...]) -> Other:
         (tables.CHAINED, _a_later_nan_is_chosen, "argmax of NaN in a long row"),
         *((tables.CHAINED, _places_behind_the_end_of((name,)), f"places of {what} numbers of int64")
           for name, what in (("bitwise_not", "inverted"), ("neg", "negated"))),
+        (tables.CHAINED, _by_the_reciprocal_in_float32, "quotients in float64 made narrow"),
+        (tables.CHAINED, _roots_in_float32, "roots in float64 made narrow"),
         (tables.CHAINED, _one_number_is_spread, "one number between zeros"),
         (tables.CHAINED, _single_numbers_are_turned, "single numbers in a row"),
         (tables.EXACT, _converted_before_it_is_cut(), "int32 that wraps in a (sum|product|shift)"),

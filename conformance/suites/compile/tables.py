@@ -58,6 +58,8 @@ def operands() -> Operands:
 
 
 Function = Callable[[Operands], torch.Tensor]
+#: A function of two matrices, which may write to them.
+Writes = Callable[[torch.Tensor, torch.Tensor], Any]
 #: (name, operator, dtype, function)
 Row = tuple[str, str, str, Function]
 
@@ -343,6 +345,36 @@ def _found_places() -> Iterator[Row]:
             yield f"places of {name} of {dtype}", "argmax", dtype, found
 
 
+#: Functions of two matrices of small numbers in float64 whose results float32 does not hold, so that a computation in
+#: float32 shows: (name, operator, function). No result is nearly halfway between two numbers of ``_wide_between`` or
+#: ``_kept_wide``, but exactly or not at all, so a rounding of float64 changes none.
+_IN_FLOAT64: tuple[tuple[str, str, Writes], ...] = (
+    ("quotients", "true_divide", lambda x, y: x / y),
+    ("quotients of a number", "true_divide", lambda x, y: 1 / y),
+    ("products", "mul", lambda x, y: (x * 2.0**-22 + 1) * (y * 2.0**-22 + 1) - 1),
+    ("sums with a large number", "add", lambda x, y: (x + 2.0**33) - 2.0**33 + y),
+    ("roots", "sqrt", lambda x, y: (x * x + 1).sqrt()),
+)
+#: A power of two that makes integers of digits which float32 does not hold.
+_DIGITS = 2.0**40
+
+
+def _wide_between(operands: Operands, run: Any) -> torch.Tensor:
+    """Return float32 that was made wide, computed with, and made narrow again."""
+    return run(operands.halves.double(), operands.divisors.float().double()).float()
+
+
+def _kept_wide(operands: Operands, run: Any) -> torch.Tensor:
+    """Return digits behind those of float32, as integers."""
+    return (run(operands.halves.double(), operands.divisors.double()) * _DIGITS).round().long()
+
+
+def _wide_between_narrow() -> Iterator[Row]:
+    for name, operator, run in _IN_FLOAT64:
+        yield f"{name} in float64 made narrow", operator, "float64", partial(_wide_between, run=run)
+        yield f"{name} in float64", operator, "float64", partial(_kept_wide, run=run)
+
+
 def _of_whole(operands: Operands, run: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return a function of two matrices of integers that floats of the dtype's size do not hold, and of small ones."""
     small = operands.divisors.to(dtype)
@@ -554,6 +586,7 @@ CHAINED: tuple[Row, ...] = (
     *_chosen(),
     *_SINGLE,
     *_found_places(),
+    *_wide_between_narrow(),
 )  # fmt: skip
 
 #: A number beyond 32 bits, and one that float64 does not hold.
@@ -657,9 +690,6 @@ ARRANGED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = 
     ("logcumsumexp of long rows", "logcumsumexp", lambda x: x.t().reshape(7, -1).logcumsumexp(-1)),
     ("product", "matmul", lambda x: x @ x.mT),
 )  # fmt: skip
-
-
-Writes = Callable[[torch.Tensor, torch.Tensor], Any]
 
 
 def _rows_moved_down(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
