@@ -126,9 +126,24 @@ def has_an_index_without_dimensions(function: Any, sample: Call) -> bool:
     return sample.input.dim() > 0 and any(t.dtype is torch.int64 and not t.dim() for t in tensors(sample)[1:])
 
 
+def has_a_conjugated_row(function: Any, sample: Call) -> bool:
+    """Return whether the last matrix is a conjugated row, and the one before a column."""
+    left, right = tensors(sample)[-2:]
+    return right.is_conj() and left.shape[-1] == 1 == right.shape[-2] < right.shape[-1]
+
+
+def has_a_conjugated_vector(function: Any, sample: Call) -> bool:
+    return tensors(sample)[-1].is_conj() and tensors(sample)[-1].numel() == 1
+
+
 @pytest.mark.parametrize(
     ("cell", "device", "message"),
     [
+        *(
+            (f"{name}[{dtype}-inference]", if_it(has_a_conjugated_row), "1 terms, 5 columns: .*the right conjugated")
+            for name, dtype in (("bmm", "complex64"), ("mm", "complex128"), ("baddbmm", "complex64"))
+        ),
+        ("addmv[complex64-inference]", if_it(has_a_conjugated_vector), "1 terms, 5 columns: .*the right conjugated"),
         ("gt[int32-inference]", if_it(has_a_column_beside_a_row), "a column beside a row"),
         ("maximum[int8-inference]", if_it(has_a_column_beside_a_row), "a column beside a row"),
         ("copysign[float16-inference]", if_it(has_a_column_beside_a_row), "a column beside a row"),

@@ -1,13 +1,15 @@
 """Dimensions of size 1 at any place, each one row of two: their strides say nothing of how the others lie in memory.
 
 A kernel that asks whether the last stride is 1, or takes a tensor with such a dimension for a contiguous one, reads or
-writes other memory for these.
+writes other memory for these. Products of complex matrices get theirs conjugated too: a library that conjugates has to
+transpose as well, and a row's strides do not say whether it is a transposed column.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.judge.cells import Cell
 
 from . import large, variants
-from .arrangements import ONE_OF_TWO, one_of_two
+from .arrangements import ONE_OF_TWO, Change, lazily_negated, one_of_two
 from .families import Stage, source
 from .kinds import of_other_sizes
 
@@ -115,3 +117,69 @@ def with_one_row(cell: Cell, sample: Call, dim: int) -> Call | None:
             if host_call(cell.info.op, found).comparable:
                 return found
     return None
+
+
+#: Numbers from 10200 on are no numbers of other samples. Rows, terms or columns beside single ones, and batches.
+_CONJUGATED, _SEVERAL, _BATCHES = 10200, 5, 2
+#: A place for the values of each factor: as they are, conjugated, and the adjoint of what lies in memory.
+_LIES: Final[dict[str, Change]] = {
+    "": lambda leaf: leaf,
+    "conjugated": lazily_negated,
+    "adjoint": lambda leaf: leaf.mT.conj().resolve_conj().contiguous().mH,
+}
+#: How many batches an operator has, and its input and other arguments for a product, by its full name.
+_PRODUCTS: Final[dict[str, tuple[int, Callable[[torch.Tensor, torch.Tensor], tuple[Any, ...]]]]] = {
+    "mm": (0, lambda x, y: (x, y)),
+    "matmul": (0, lambda x, y: (x, y)),
+    "__rmatmul__": (0, lambda x, y: (y, x)),
+    "bmm": (_BATCHES, lambda x, y: (x, y)),
+    "addmm": (0, lambda x, y: (_added(x, y), x, y)),
+    "addmm.decomposed": (0, lambda x, y: (_added(x, y), x, y)),
+    "baddbmm": (_BATCHES, lambda x, y: (_added(x, y), x, y)),
+    "addbmm": (_BATCHES, lambda x, y: (_added(x, y)[0], x, y)),
+    "nn.functional.linear": (0, lambda x, y: (x, y.mT)),
+    "einsum": (0, lambda x, y: ([x, y], "ij,jk->ik")),
+    "tensordot": (0, lambda x, y: (x, y, 1)),
+    "linalg.multi_dot": (0, lambda x, y: ([x, y, y.mT],)),
+    "inner": (0, lambda x, y: (x, y.mT)),
+    "mv": (0, lambda x, y: (x, y[:, 0])),
+    "addmv": (0, lambda x, y: (_added(x, y)[:, 0], x, y[:, 0])),
+    "outer": (0, lambda x, y: (x[:, 0], y[0])),
+    "addr": (0, lambda x, y: (_added(x, y), x[:, 0], y[0])),
+    "dot": (0, lambda x, y: (x[0], y[:, 0])),
+    "vdot": (0, lambda x, y: (x[0], y[:, 0])),
+}
+
+
+@source(
+    Mode.INFERENCE,
+    lambda cell, given: variants.check_arranged(cell, [given]),
+    stage=Stage.FORMS,
+    dtypes=(torch.complex64, torch.complex128),
+)
+def conjugated_products(cell: Cell) -> Iterator[Call]:
+    """Yield products of complex matrices with one row, term or column, of which one or both are conjugated."""
+    if cell.info.full_name not in _PRODUCTS:
+        return
+    batches, make = _PRODUCTS[cell.info.full_name]
+    batch, number = (batches,) if batches else (), _CONJUGATED
+    for rows, terms, columns in itertools.product((_SEVERAL, 1), repeat=3):
+        left, right = (_complex(cell.dtype, *batch, *sizes) for sizes in ((rows, terms), (terms, columns)))
+        for first, second in itertools.product(_LIES, repeat=2):
+            if not first == second == "" and 1 in (rows, terms, columns):
+                given, *args = make(_LIES[first](left), _LIES[second](right))
+                what = f"{rows} rows, {terms} terms, {columns} columns"
+                lies = f"the left {first or 'as usual'}, the right {second or 'as usual'}"
+                yield Call(number, given, tuple(args), source=f"{what}: {lies}")
+            number += 1
+
+
+def _added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return what a product of two matrices is added to."""
+    return _complex(x.dtype, *x.shape[:-1], y.shape[-1]).flip(-1)
+
+
+def _complex(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Return small whole complex numbers, none of which is real: sums of their products are exact."""
+    steps = torch.arange(math.prod(shape))
+    return torch.complex((steps * 7 % 5 - 1.0), (steps * 3 % 4 + 1.0)).to(dtype).view(shape)
