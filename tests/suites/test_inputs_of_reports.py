@@ -377,6 +377,25 @@ def test_the_first_place_behind_the_last_is_refused(name: str, monkeypatch: pyte
     red(f"{name}[float32-inference]", execute, "beyond the end.*: accepted", monkeypatch)
 
 
+@pytest.mark.parametrize(
+    "cell", ["randint[int64-inference]", "random[int32-inference]", "randint_like[float64-inference]"]
+)
+def test_integers_of_a_long_range_that_are_remainders_of_32_bits(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel draws 32 bits for all ranges that are not longer."""
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        found = call(function, sample, **extra)
+        numbers = [leaf for leaf in leaves([sample.input, sample.args]) if type(leaf) is int]
+        low, high = numbers[:2] if len(numbers) > 1 else (0, 0)
+        if 1 << 28 < high - low < 1 << 32:
+            bits = torch.randint(1 << 32, found.shape, generator=torch.Generator().manual_seed(int(found[0]) % 1009))
+            found = (bits % (high - low) + low).to(found.dtype)
+        return found
+
+    only(monkeypatch, "certain_draws.wide_draws")
+    red(cell, execute, "a third of the range", monkeypatch)
+
+
 #: Gives another result of a call of a kernel with this name, or None.
 Other = Callable[[str, Any, Any], Any]
 

@@ -33,6 +33,12 @@ _FIRST = 3
 _FEW = 400
 #: Integers that need more than 32 bits.
 _WIDE_RANGE = 1 << 40
+#: Three quarters of a power of two, and of 31 bits: remainders of so many random bits are a third twice as often.
+_THREE_QUARTERS = {
+    torch.int64: (3 << 29, 3 << 30, 3 << 38, 3 << 51),
+    torch.int32: (3 << 29,),
+    torch.float64: (3 << 29, 3 << 30),
+}
 #: A number that bfloat16 does not hold.
 _ODD = 1.2345678
 _INF = float("inf")
@@ -117,15 +123,15 @@ def forms_of_draws(cell: Cell) -> None:
             cell.judge.claim(arranged, bool(((drawn == 0) | (drawn == kept)).all()), "a number is another one's")
 
 
-@check(Mode.INFERENCE, dtypes=(torch.int64,), values=False)
+@check(Mode.INFERENCE, dtypes=tuple(_THREE_QUARTERS), values=False)
 def wide_draws(cell: Cell) -> None:
-    """Check integers drawn from more than 32 bits: they reach high and low, and their last bits differ."""
+    """Check integers drawn from wide ranges: all parts are reached as often as others, and the last bits differ."""
     make = _WIDE_DRAWS.get(cell.info.full_name)
     if make is None:
         return
-    for order, lowest in enumerate((0, -_WIDE_RANGE)):
-        given, args = make(lowest, lowest + _WIDE_RANGE)
-        sample = Call(_FORM_NUMBER + order, given, args, source=f"{_FEW} integers from {lowest} on, of 40 bits")
+    for order, lowest in enumerate((0, -_WIDE_RANGE) if cell.dtype is torch.int64 else ()):
+        arguments = make(lowest, lowest + _WIDE_RANGE, _FEW, cell.dtype)
+        sample = Call(_FORM_NUMBER + order, *arguments, source=f"{_FEW} integers from {lowest} on, of 40 bits")
         numbers = _seeded(cell, sample, 1)
         drawn, last = (numbers - lowest).double() / _WIDE_RANGE, numbers & 0xFF
         inside = bool(drawn.min() >= 0 and drawn.max() < 1)
@@ -134,6 +140,21 @@ def wide_draws(cell: Cell) -> None:
         spread = bool(drawn.min() < 0.05 and drawn.max() > 0.95)
         cell.judge.claim(sample, spread, "the numbers do not reach both ends of the range")
         cell.judge.claim(sample, len(set(last.tolist())) > _FEW // 4, "the last 8 bits of most numbers are the same")
+    for order, width in enumerate(_THREE_QUARTERS[cell.dtype]):
+        low = -(width // 3)
+        arguments = make(low, low + width, _LONG, cell.dtype)
+        source = f"{_LONG} integers from {low} on, below {low + width}"
+        sample = Call(_FORM_NUMBER + 2 + order, *arguments, source=source)
+        errors = _errors_of_thirds(_seeded(cell, sample, 1), low, width)
+        said = f"a third of the range has {errors:.1f} standard errors more or fewer numbers than it is due"
+        cell.judge.claim(sample, errors <= _SIGMAS, said)
+
+
+def _errors_of_thirds(drawn: torch.Tensor, low: int, width: int) -> float:
+    """Return the most standard errors by which a third of a range has more or fewer numbers than a third of them."""
+    # A number outside of the range is in none.
+    shares = torch.stack([((drawn.double() - low) // (width // 3) == part).double().mean() for part in range(3)])
+    return float((shares - 1 / 3).abs().max()) / math.sqrt(2 / 9 / drawn.numel())
 
 
 def _check_many_places(cell: Cell) -> None:
@@ -261,11 +282,11 @@ def _kept() -> Iterator[Arguments]:
         yield _numbers(2, 3, 4, 5), (), {"p": chance, "training": True}
 
 
-#: Input and other arguments of draws of integers from one number to below another, by the full name of the operator.
-_WIDE_DRAWS: dict[str, Callable[[int, int], tuple[Any, tuple[Any, ...]]]] = {
-    "randint": lambda low, high: (low, (high, (_FEW,))),
-    "randint_like": lambda low, high: (torch.zeros(_FEW, dtype=torch.int64), (low, high)),
-    "random": lambda low, high: (torch.zeros(_FEW, dtype=torch.int64), (low, high)),
+#: Arguments of so many draws of integers from one number to below another in a dtype, by the operator's full name.
+_WIDE_DRAWS: dict[str, Callable[[int, int, int, torch.dtype], Arguments]] = {
+    "randint": lambda low, high, count, dtype: (low, (high, (count,)), {"dtype": dtype}),
+    "randint_like": lambda low, high, count, dtype: (torch.zeros(count, dtype=dtype), (low, high), {}),
+    "random": lambda low, high, count, dtype: (torch.zeros(count, dtype=dtype), (low, high), {}),
 }
 #: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
 _SPREADS: dict[str, Callable[[torch.Tensor], tuple[Any, tuple[Any, ...]]]] = {
