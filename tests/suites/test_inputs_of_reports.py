@@ -19,7 +19,7 @@ from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 
 from .test_inputs_of_conditions import only
-from .test_inputs_of_real_bugs import Device, check_compiled, red
+from .test_inputs_of_real_bugs import Device, check_compiled, red, red_in_training
 from .test_operators_detect import run
 
 #: Whether a call meets the condition of a defect.
@@ -394,6 +394,18 @@ def test_integers_of_a_long_range_that_are_remainders_of_32_bits(cell: str, monk
 
     only(monkeypatch, "certain_draws.wide_draws")
     red(cell, execute, "a third of the range", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "cell", ["dropout[float32-training]", "dropout[bfloat16-training]", "dropout2d[float16-training]"]
+)
+def test_a_gradient_that_is_dropped_where_the_result_is_zero(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = execution.gradients
+
+    def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+        return [found * (outputs[0] != 0) for found in right(outputs, inputs, cotangents) if found is not None]
+
+    red_in_training(f"nn.functional.{cell}", gradients, "0.0% of the gradients of zeros", monkeypatch)
 
 
 #: Gives another result of a call of a kernel with this name, or None.

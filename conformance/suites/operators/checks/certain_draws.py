@@ -4,7 +4,7 @@ The statistics of a draw do not show a parameter that is read in another layout,
 and the device have to give the same numbers, whatever their generators are. And draws of one seed from two normal
 distributions with equal means differ by the ratio of their spreads, as those from others by the ratio of their scales.
 What other draws give has a form at least: places without replacement are distinct, and dropout makes numbers zero or
-scales them.
+scales them, or their gradients.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from conformance.numerics.trees import mapped, tensors
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, perform
+from conformance.suites.operators.calls.passes import Pass
 from conformance.suites.operators.inputs import arrangements, forms
 from conformance.suites.operators.inputs.families import check
 from conformance.suites.operators.judge.cells import Cell
@@ -48,6 +49,8 @@ _MANY = 100_003
 _MANY_PLACES, _SIGMAS = 200_003, 7.0
 #: A prime beyond 2^12, with numbers behind it.
 _LONG = 4159
+#: A cotangent of ones: the gradient is the derivative.
+_ONES = Pass(torch.ones_like)
 #: Input, other arguments and keywords of a call.
 Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
 #: Numbers from 9430 on are no numbers of other samples. Places, as many as a vocabulary has, those that are drawn, and
@@ -121,6 +124,28 @@ def forms_of_draws(cell: Cell) -> None:
         for arranged in (sample, *arrangements.of(cell.info, sample)):
             drawn, kept = _seeded(cell, arranged, 1), plain(arranged.input) / _HALF
             cell.judge.claim(arranged, bool(((drawn == 0) | (drawn == kept)).all()), "a number is another one's")
+
+
+@check(Mode.TRAINING, dtypes=(torch.float32, torch.bfloat16, torch.float16), values=False)
+def gradients_of_zeros(cell: Cell) -> None:
+    """Check that dropout drops the gradients of as many zeros as of other numbers: a zero that is a result was kept."""
+    if (shape := _DROPOUTS.get(cell.info.full_name)) is None:
+        return
+    numbers = (torch.arange(math.prod(shape)) % 5 + 1).to(cell.dtype).view(shape)
+    numbers[:, ::4], numbers[:, 2::4] = 0.0, -0.0
+    sample = Call(_FORM_NUMBER, numbers.requires_grad_(), (_DROPPED, True), source="dropout of zeros", backward=_ONES)
+    _, (gradient,) = _ONES.run(cell.info, execution.execute, execution.gradients, cell.on(sample), cell.seed)
+    _, (usual,) = _ONES.run(cell.info, call, execution.host_gradients, sample.on(HOST), cell.seed)
+    found, kept = plain(gradient).double(), float(usual.max())
+    is_kept = (found - kept).abs() <= _ROUNDINGS * torch.finfo(cell.dtype).eps * kept
+    cell.judge.claim(sample, bool((is_kept | (found == 0)).all()), f"a gradient is neither 0 nor {kept:g}")
+    # Numbers of one channel may be dropped together.
+    for first, name in enumerate(("zeros", "other numbers")):
+        part = is_kept.flatten(2)[:, first::2, 0] if is_kept.dim() > 2 else is_kept[:, first::2]
+        share, due = float(part.double().mean()), 1 - _DROPPED
+        errors = abs(share - due) / math.sqrt(due * (1 - due) / part.numel())
+        said = f"{share:.1%} of the gradients of {name} are kept: {errors:.1f} standard errors from {due:.1%}"
+        cell.judge.claim(sample, errors <= _SIGMAS, said)
 
 
 @check(Mode.INFERENCE, dtypes=tuple(_THREE_QUARTERS), values=False)
@@ -287,6 +312,16 @@ _WIDE_DRAWS: dict[str, Callable[[int, int, int, torch.dtype], Arguments]] = {
     "randint": lambda low, high, count, dtype: (low, (high, (count,)), {"dtype": dtype}),
     "randint_like": lambda low, high, count, dtype: (torch.zeros(count, dtype=dtype), (low, high), {}),
     "random": lambda low, high, count, dtype: (torch.zeros(count, dtype=dtype), (low, high), {}),
+}
+#: The chance of a number to be dropped, and a shape of numbers, by the full name of a dropout.
+_DROPPED = 0.25
+_DROPOUTS: dict[str, tuple[int, ...]] = {
+    "nn.functional.dropout": (64, 64),
+    "nn.functional.dropout1d": (64, 64, 3),
+    "nn.functional.dropout2d": (64, 64, 2, 3),
+    "nn.functional.dropout3d": (64, 64, 1, 2, 3),
+    "nn.functional.alpha_dropout": (64, 64),
+    "nn.functional.feature_alpha_dropout.with_train": (64, 64, 2, 3),
 }
 #: Input and other arguments of normal draws with mean 0 and these spreads, by the full name of the operator.
 _SPREADS: dict[str, Callable[[torch.Tensor], tuple[Any, tuple[Any, ...]]]] = {
