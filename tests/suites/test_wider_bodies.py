@@ -20,6 +20,7 @@ from tests.defects.stand_ins import Altered, verdict_on
 _load, _rand = torch.load, torch.rand
 _copy: Any = torch.Tensor.__deepcopy__
 _write: Any = torch.Tensor.copy_
+_step: Any = torch.amp.GradScaler.step
 
 
 def _cut_seed() -> Altered:
@@ -77,6 +78,14 @@ def _clone_views(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     return self.detach().clone() if self._is_view() else _copy(self, memo)
 
 
+def _unscale_twice(self: Any, optimizer: Any) -> Any:
+    """Divide the gradients of a fused step by their scale, whether that was done before or not."""
+    state = self._per_optimizer_states[id(optimizer)]
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        state["stage"] = torch.amp.grad_scaler.OptState.READY
+    return _step(self, optimizer)
+
+
 def _turn_repeated_rows(self: torch.Tensor, source: torch.Tensor, *arguments: Any) -> torch.Tensor:
     """Write a row that is repeated into a part of memory one place too early, in all rows but the last."""
     found = _write(self, source, *arguments)
@@ -110,8 +119,10 @@ def test_a_device_is_found(case: str, device: Callable[[], Any]) -> None:
         ("utils.checkpoint.dtypes[bool]", "torch.load", _cut_last_byte),
         ("accelerator.dtype.copy_sizes[int64-7]", "torch.Tensor.copy_", _turn_repeated_rows),
         ("utils.placement.deep_copy", "torch.Tensor.__deepcopy__", _clone_views),
+        *((f"utils.optimizer.scaler[{value}]", "torch.amp.GradScaler.step", _unscale_twice)
+          for value in ("finite", "inf")),
     ],
-)
+)  # fmt: skip
 def test_a_function_of_torch_is_found(case: str, target: str, fault: Callable[..., Any]) -> None:
     sound = verdict_on(case, StandIn("a host", Altered))
     with mock.patch(target, fault):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -59,13 +60,17 @@ def start(size, dtype, device):
     return parameter.to(dtype).to(device).requires_grad_(), [gradient.to(dtype).to(device) for gradient in gradients]
 
 
-def run(name, way, dtype, device, sizes):
-    """Return the parameters after each step, float64 on the host."""
+def _optimizer(name, way, parameters):
     kind, options, _ = OPTIMIZERS[name]
-    groups = [start(size, dtype, device) for size in sizes]
     # foreach=False is given even for "loop": without it torch chooses foreach by the device type.
     choice = {"foreach": way == "foreach", **({"fused": True} if way == "fused" else {})}
-    optimizer = kind([parameter for parameter, _ in groups], lr=RATE, weight_decay=DECAY, **options, **choice)
+    return kind(parameters, lr=RATE, weight_decay=DECAY, **options, **choice)
+
+
+def run(name, way, dtype, device, sizes):
+    """Return the parameters after each step, float64 on the host."""
+    groups = [start(size, dtype, device) for size in sizes]
+    optimizer = _optimizer(name, way, [parameter for parameter, _ in groups])
     history = []
     for step in range(STEPS):
         for parameter, gradients in groups:
@@ -98,8 +103,11 @@ def _worst(found, right):
 
 
 @case("utils.optimizer.scaler", requires=[AUTOCAST], axes={"value": ["inf", "-inf", "nan", "finite"]})
-def test_scaler(accelerator, device, value):
-    """The gradient scaler skips a step with an overflowing gradient, halves the scale, and takes any other step."""
+def test_scaler(accelerator, declaration, device, value):
+    """The gradient scaler skips a step with an overflowing gradient, halves the scale, and takes any other step.
+
+    Each implementation of an optimizer takes gradients that were unscaled before as they are.
+    """
     weight = torch.ones(65, device=device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
@@ -120,6 +128,39 @@ def test_scaler(accelerator, device, value):
         _check_list(device, length, number)
     if torch.bfloat16 in accelerator.supported_dtypes():
         _check_list(device, LENGTHS[0], number, torch.bfloat16)
+    for name, way in itertools.product(OPTIMIZERS, WAYS):
+        needed = Cell(f"operators.{OPTIMIZERS[name][2]}", "float32", Mode.TRAINING.value)
+        if way != "fused" or (name != "Adagrad" and declaration.supports(needed)):
+            _check_unscaled(device, name, way, number)
+
+
+def _check_unscaled(device, name, way, number):
+    """Check two steps with gradients that are unscaled and halved before, and one between that has a scale."""
+    size, between = SIZES[3], 1
+    parameter, gradients = start(size, torch.float32, device)
+    optimizer = _optimizer(name, way, [parameter])
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0)
+    scaler.scale(torch.zeros((), device=device))  # makes the scale
+    exact, exact_gradients = start(size, torch.float64, torch.device("cpu"))
+    alone = _optimizer(name, "loop", [exact])
+    for step in range(STEPS):
+        parameter.grad = gradients[step] * scaler.get_scale()
+        exact.grad = exact_gradients[step].clone()
+        if step == between:
+            parameter.grad[37] *= number  # of a number that is not zero
+        else:
+            scaler.unscale_(optimizer)
+            for each in (parameter, exact):
+                each.grad.mul_(0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        if step != between or math.isfinite(number):
+            alone.step()
+
+    found, right = parameter.detach().to("cpu", torch.float64), exact.detach()
+    wrong = int(((found - right).abs() > ROUNDINGS * STEPS * 2.0**-24 * (right.abs() + 1)).sum())
+    label = f"{STEPS} steps of {name} by {way}, the first and the last with gradients that were unscaled before"
+    assert wrong == 0, f"after {label}, {wrong} of {size} elements are wrong, {_worst(found, right)}"
 
 
 def _check_counts(device, number):
