@@ -13,6 +13,7 @@ import torch
 
 from conformance.reports.verdict import Outcome, Reason
 from conformance.suites.accelerator.conveyor import Conveyor
+from tests.defects import bench
 from tests.defects.late_device import LateDevice
 from tests.defects.mutant import StandIn
 from tests.defects.stand_ins import Altered, verdict_on
@@ -130,6 +131,25 @@ def test_a_function_of_torch_is_found(case: str, target: str, fault: Callable[..
 
     assert sound.outcome is Outcome.PASS, sound.message
     assert (found.outcome, found.reason) == (Outcome.FAIL, Reason.WRONG), found.message
+
+
+def _on_the_first(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """Copy a tensor of any device of the type to the first one."""
+    made: torch.Tensor = _copy(self, memo)
+    if self.device.type == "sim" and self.device.index:
+        made.data = made.data.to("sim:0")
+    return made
+
+
+def test_a_deep_copy_from_the_second_device_to_the_first_is_found() -> None:
+    place = bench.Bench()
+    sound = place.run("utils.placement.deep_copy")
+    with mock.patch("torch.Tensor.__deepcopy__", _on_the_first):
+        found = place.run("utils.placement.deep_copy")
+
+    assert not bench.is_red(sound), sound.message
+    assert bench.is_red(found), found.reason
+    assert "sim:0" in found.message, found.message
 
 
 def test_a_device_type_without_autocast_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:

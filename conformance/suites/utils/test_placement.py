@@ -352,21 +352,30 @@ def _check_copies(device) -> None:
         "a parameter": torch.nn.Parameter(base + 1),
         "one element": base[2, 3],
     }
-    for name, tensor in kinds.items():
-        found = copy.copy(tensor)
-        said = f"copy.copy() of {name}"
-        assert found.device == tensor.device, f"{said} is on {found.device}"
+    kinds["a parameter"].grad = base.clone()
+    ways = {"copy.copy()": copy.copy, "copy.deepcopy()": copy.deepcopy}
+    for (name, tensor), (way, run) in itertools.product(kinds.items(), ways.items()):
+        found = run(tensor)
+        said = f"{way} of {name}"
+        assert found.device == tensor.device, f"{said} is on {found.device}, and not on {tensor.device}"
         assert type(found) is type(tensor), f"{said} is a {type(found).__name__}"
         assert torch.equal(found.cpu(), tensor.cpu()), f"{said} has other values"
+        if found.grad is not None:
+            assert found.grad.device == tensor.device, f"{said} has a gradient on {found.grad.device}"
+    alike = {"clone()": base.clone(), "zeros_like()": torch.zeros_like(base), "new_ones()": base.new_ones(3)}
+    for name, found in alike.items():
+        assert found.device == base.device, f"{name} of a tensor on {base.device} is on {found.device}"
     module = torch.nn.Linear(2, 3, device=device)
     assert copy.copy(module).weight is module.weight, "copy.copy() of a module has parameters of its own"
+    found = {parameter.device for parameter in copy.deepcopy(module).parameters()}
+    assert found == {base.device}, f"copy.deepcopy() of a module on {base.device} is on {found}"
 
 
 @case("utils.placement.deep_copy", requires=[MEMORY], level=Level.CORE)
-def test_deep_copy(device):
+def test_deep_copy(accelerator, declaration, device):
     """A deep copy is on the device, is independent of its original, and its parts share memory as the original's do.
 
-    A copy that is not deep is on the device, too.
+    A copy that is not deep is on the device, too. So are copies on another device than the current one.
     """
     module = net(device=device)
     twin = copy.deepcopy(module)
@@ -387,3 +396,13 @@ def test_deep_copy(device):
         )
     _check_sharing(device)
     _check_copies(device)
+    if not declaration.supports(DEVICE_MULTIPLE.cell) or accelerator.device_count() < 2:
+        return
+    before = accelerator.current_device()
+    try:
+        for now, place in ((0, 1), (1, 0)):
+            accelerator.set_device(now)
+            _check_sharing(torch.device(accelerator.device_name(place)))
+            _check_copies(torch.device(accelerator.device_name(place)))
+    finally:
+        accelerator.set_device(before)
