@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
@@ -320,6 +321,31 @@ def test_a_backward_that_is_wrong_where_two_things_are_unusual_is_red(monkeypatc
     monkeypatch.setattr(execution, "gradients", gradients)
     with pytest.raises(AssertionError, match="gradient of input 0"):
         run(cell)
+
+
+def test_a_backward_that_is_wrong_for_each_pair_of_layouts_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "training.layouts_in_pairs")
+    cell = "operators.nn.functional.mse_loss[float32-training]"
+    assert run(cell).count > 10
+
+    def is_expanded(tensor: torch.Tensor) -> bool:
+        return 0 in tensor.stride()
+
+    def has_gaps(tensor: torch.Tensor) -> bool:
+        return tensor.storage_offset() > 0
+
+    for first, second in itertools.product((is_expanded, has_gaps), repeat=2):
+        for one, other in itertools.permutations(range(3), 2):
+
+            def gradients(outputs: Any, inputs: Any, cotangents: Any) -> Any:
+                found = execution.host_gradients(outputs, inputs, cotangents)
+                given = [cotangents[0], *inputs]
+                unusual = first(given[one]) and second(given[other])  # noqa: B023
+                return [gradient * 0.5 if unusual else gradient for gradient in found]
+
+            with monkeypatch.context() as patch, pytest.raises(AssertionError, match="gradient of input 0"):
+                patch.setattr(execution, "gradients", gradients)
+                run(cell)
 
 
 @every_row(

@@ -198,6 +198,20 @@ def _one_kernel_without_strides(forward):
     return called
 
 
+def _gradients_beside_gaps(forward):
+    """Halve expanded gradients of results where an input has gaps."""
+
+    def called(self, *inputs, **named):
+        result = forward(self, *inputs, **named)
+        has_gaps = any(tensor.stride()[-1:] == (2,) for tensor in tensors([inputs, named]))
+        for tensor in tensors(result) if has_gaps else ():
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: gradient / 2 if 0 in gradient.stride() else gradient)
+        return result
+
+    return called
+
+
 def _misread_numbers(value):
     return _misread(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
@@ -214,7 +228,7 @@ def _misread_numbers(value):
         ("Linear", _one_wrong, "result 0 is off"),
         ("Tanh", _without_strides, "strided: result 0"),
         ("Linear", _weight_without_strides, "weights with other strides: result 0"),
-        ("Linear", _bias_without_strides, "weights with other strides, expanded at 1: result 0"),
+        ("Linear", _bias_without_strides, "weights with other strides, expanded at 1, inputs expanded: result 0"),
         ("LSTMCell", _weight_without_strides, "weights with other strides: result 0"),
         ("GroupNorm", _wrong_elsewhere, "other numbers, on another thread: result 0"),
         ("GRUCell", _numbers_for_nan, "NaN at the start of weight_ih: result 0 has"),
@@ -223,6 +237,7 @@ def _misread_numbers(value):
         *((name, _initial_vectors, "result 0 is off") for name in ("LayerNorm", "GroupNorm", "MultiheadAttention")),
         *((f"BatchNorm{d}d", _without_statistics, "result 0 is off") for d in (1, 2, 3)),
         ("TransformerEncoderLayer", _one_kernel_without_strides, "weights with other strides: result 0"),
+        ("LSTMCell", _gradients_beside_gaps, "gradients expanded: the gradient of"),
     ],
 )
 def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken, said):
@@ -243,7 +258,7 @@ def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken
 
     monkeypatch.setattr(checking.laws, "_drawn", drawn_with_the_defect)
 
-    # Statistics are read, a layer is one kernel, and weights are expanded in turn, in evaluation alone.
+    # Statistics are read, and a layer is one kernel, in evaluation alone.
     evaluated = (_one_kernel_without_strides, _without_statistics, _bias_without_strides)
     assert said in judged(name, training=broken not in evaluated)
 

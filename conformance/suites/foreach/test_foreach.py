@@ -183,11 +183,16 @@ def _check_mixed(check, function: Function, device: torch.device) -> None:
 
 
 def _check_elsewhere(check, function: Function, call: ListCall, places: list[str], device: torch.device) -> None:
-    """Check two calls on a thread of their own, with other numbers: a device may keep something for each thread."""
+    """Check two calls on a thread of their own, with other numbers: a device may keep something for each thread.
+
+    The second one is without gradients, as optimizers make it.
+    """
 
     def work() -> None:
-        for _ in range(2):
-            _check(check, function, call, places, device, torch.float32, long=False, where=", on another thread")
+        for words, has_gradients in (("", True), (", without gradients", False)):
+            with torch.set_grad_enabled(has_gradients):
+                where = f", on another thread{words}"
+                _check(check, function, call, places, device, torch.float32, long=False, where=where)
 
     on_a_thread(work)
 

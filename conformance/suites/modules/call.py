@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from conformance.numerics.transfer import copied_with_memory, memory_behind
 from conformance.numerics.trees import mapped, tensors
+from conformance.suites.operators.calls.passes import PLAIN
 from conformance.suites.parameters import spread
 
 HOST = torch.device("cpu")
@@ -23,7 +24,7 @@ _SPREAD = 0.1
 class ModuleCall:
     """Constructor of a module with its arguments, and the arguments of one forward, in float64 on the host.
 
-    With ``turned``, the gradients of its results are stored by columns, as those of transposed results are.
+    ``backward`` lays the gradients of its results out in memory.
     """
 
     kind: Callable[..., nn.Module]
@@ -32,7 +33,7 @@ class ModuleCall:
     inputs: tuple[Any, ...]
     named: dict[str, Any]
     label: str = ""
-    turned: bool = False
+    backward: Callable[[torch.Tensor], torch.Tensor] = PLAIN.arrange
 
     def made(self, dtype: torch.dtype) -> nn.Module:
         """Return the module in float64 on the host, with parameters that ``dtype`` can represent."""
@@ -62,6 +63,11 @@ class ModuleCall:
         """Return this call with another memory layout of the floating-point inputs."""
         return self._with(change)
 
+    def arranged_in_turn(self, changes: Sequence[Callable[[torch.Tensor], torch.Tensor]]) -> ModuleCall:
+        """Return this call with a memory layout for each of the inputs of floating point."""
+        left = iter(changes)
+        return self._with(lambda tensor: next(left)(tensor))
+
     def on(
         self, device: torch.device, dtype: torch.dtype
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
@@ -82,6 +88,11 @@ class ModuleCall:
     def tensors(self) -> list[torch.Tensor]:
         """Return the tensors among the inputs."""
         return tensors([self.inputs, self.named])
+
+    @property
+    def floating(self) -> list[torch.Tensor]:
+        """Return the different tensors of floating point among the inputs."""
+        return list({id(tensor): tensor for tensor in self.tensors if tensor.is_floating_point()}.values())
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ModuleCall:
         memo: dict[int, torch.Tensor] = {}

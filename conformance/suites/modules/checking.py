@@ -28,11 +28,12 @@ from . import database, laws
 from .call import HOST, ModuleCall
 from .layouts import (
     Change,
-    Weights,
+    Strides,
     arrange_weights,
     by_columns,
+    has_layouts,
+    in_pairs,
     layouts,
-    of_weights,
     other_numbers,
     repeat_rows,
     with_nan,
@@ -91,22 +92,32 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
     if all(refusals):
         raise EnvironmentLacks(f"PyTorch's CPU computes no call of {name} in {dtype} ({refusals[0]}).")
     largest = max(chosen, key=lambda call: sum(tensor.numel() for tensor in call.tensors))
-    for layout, change in layouts(largest).items():
-        check_call(check, name, largest, device, dtype, training=training, variant=layout, change=change)
+    _check_layouts(check, name, largest, device, dtype, training=training)
     made = largest.made(dtype)
     if dtype is torch.float32:
         given = (check, name, largest, device, dtype)
         on_a_thread(lambda: check_call(*given, training=training, variant=ELSEWHERE, change=other_numbers))
         if any(isinstance(part, _FUSED) for part in made.modules()):
             _check_nan(check, name, largest, device, dtype, training=training)
-    for weights in of_weights(made, in_turn=dtype is torch.float32 and not training):
-        check_call(check, name, largest, device, dtype, training=training, variant=weights.name, weights=weights)
     if training and _is_recurrent(made):
         check_call(check, name, largest, device, dtype, training=True, variant=TURNED)
     if training:
         _check_second_backward(check, name, largest, device, dtype)
     if training and database.modes_differ(name):
         check_call(check, name, largest, device, dtype, training=True, variant=EVALUATED)
+    for strides in in_pairs(made, largest, training=training) if dtype is torch.float32 else ():
+        check_call(check, name, largest, device, dtype, training=training, variant=strides.name, strides=strides)
+
+
+def _check_layouts(
+    check: Any, name: str, call: ModuleCall, device: torch.device, dtype: torch.dtype, *, training: bool
+) -> None:
+    """Check a call with other layouts of its inputs, and of its parameters."""
+    for layout, change in layouts(call).items():
+        check_call(check, name, call, device, dtype, training=training, variant=layout, change=change)
+    if has_layouts(call.made(dtype)):
+        strides = Strides()
+        check_call(check, name, call, device, dtype, training=training, variant=strides.name, strides=strides)
 
 
 def check_call(
@@ -119,25 +130,28 @@ def check_call(
     training: bool,
     variant: str = "",
     change: Change | None = None,
-    weights: Weights | None = None,
+    strides: Strides | None = None,
 ) -> Exception | None:
     """Compare one call, in train() and with gradients if ``training``, else in eval() without.
 
-    ``variant`` names the layout that ``change`` gives to the inputs, or that ``weights`` gives to the parameters, or is
-    ``TURNED``, ``ELSEWHERE``, or ``EVALUATED``: eval() with gradients.
+    ``variant`` names the layout that ``change`` gives to the inputs, or the ``strides`` of all, or is ``TURNED``,
+    ``ELSEWHERE``, or ``EVALUATED``: eval() with gradients.
     Return the host's exception for a call that neither the device nor the host computes in this dtype and layout.
     """
     original, given = call.made(dtype).train(training and variant != EVALUATED), call.rounded(dtype)
     given = given.arranged(change) if change else given
-    if weights is not None:
-        repeat_rows(original, weights)
+    if strides is not None:
+        repeat_rows(original, strides)
+        given = given.arranged_in_turn(strides.inputs) if strides.inputs else given
+    if variant == TURNED or (strides is not None and strides.gradients):
+        given = replace(given, backward=by_columns if strides is None else strides.gradients)
     label = f"{name}{f' ({call.label})' if call.label else ''}{f', {variant}' if variant else ''}"
     last_call.note(last_call.text_of(label), last_call.COPYING)
-    module, on_host = _pair(original, device, dtype, weights, _format(given) if variant == "channels last" else None)
+    module, on_host = _pair(original, device, dtype, strides, _format(given) if variant == "channels last" else None)
     last_call.note_step(last_call.ON_HOST)
     exact = host_run(copy.deepcopy(original), given.arranged(torch.Tensor.contiguous), HOST, torch.float64, training)
     host = functools.cache(lambda: host_run(on_host, given, HOST, dtype, training))
-    if change is not None or weights is not None:
+    if change is not None or strides is not None:
         try:
             host()  # first: a kernel that refuses a layout in a thread of autograd may end a device's process
         except Exception as refusal:
@@ -146,7 +160,7 @@ def check_call(
         if exact.drew:
             laws.check(check, label, SimpleNamespace(original=original, call=given, device=device, dtype=dtype))
             return None
-        found = run(module, replace(given, turned=variant == TURNED), device, dtype, training)
+        found = run(module, given, device, dtype, training)
     except AssertionError:
         raise
     except Exception:
@@ -168,15 +182,15 @@ def check_call(
 
 
 def _pair(
-    original: nn.Module, device: torch.device, dtype: torch.dtype, weights: Weights | None, order: Any
+    original: nn.Module, device: torch.device, dtype: torch.dtype, strides: Strides | None, order: Any
 ) -> tuple[nn.Module, nn.Module]:
     """Return copies of a module on the device and on the host, with a layout of parameters or a memory format."""
     module, on_host = copy.deepcopy(original).to(device=device, dtype=dtype), copy.deepcopy(original).to(dtype)
     if order is not None:
         module = module.to(memory_format=order)  # type: ignore[call-overload]  # torch's types lack it
-    if weights is not None:
-        arrange_weights(module, on_host, device, weights)
-        arrange_weights(on_host, on_host, HOST, weights)
+    if strides is not None:
+        arrange_weights(module, on_host, device, strides)
+        arrange_weights(on_host, on_host, HOST, strides)
     return module, on_host
 
 
@@ -205,8 +219,7 @@ def host_run(module: nn.Module, call: ModuleCall, device: torch.device, dtype: t
     gradients: dict[str, torch.Tensor | None] = {}
     outputs = [tensor for tensor in raw if tensor.requires_grad]
     if training and outputs:
-        given = cotangents(outputs, _SEED)
-        torch.autograd.backward(outputs, [by_columns(each) for each in given] if call.turned else given)
+        torch.autograd.backward(outputs, cotangents(outputs, _SEED, call.backward))
         gradients = {f"input {i}": tensor.grad for i, tensor in enumerate(wanted)}
         gradients |= {key: parameter.grad for key, parameter in module.named_parameters()}
     results: dict[str, torch.Tensor | None] = {f"result {i}": plain(tensor) for i, tensor in enumerate(raw)}

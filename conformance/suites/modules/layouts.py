@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from conformance.numerics.covering import covering
 from conformance.numerics.transfer import copied_with_memory
 
 from .call import ModuleCall
@@ -18,16 +19,25 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Layout of a module's parameters: those at some places have one row for all rows, the others other strides."""
+class Strides:
+    """Layouts of a call: its parameters have other strides, those at some places one row for all rows.
+
+    ``inputs`` are the layouts of its inputs of floating point, and ``gradients`` is that of the gradients of its
+    results; without them, these stay as they are.
+    """
 
     expanded: frozenset[int] = frozenset()
+    inputs: tuple[Change, ...] = ()
+    gradients: Change | None = None
 
     @property
     def name(self) -> str:
-        """Return the words for the layout in a message."""
+        """Return the words for the layouts in a message."""
         places = ", ".join(map(str, sorted(self.expanded)))
-        return f"weights with other strides{f', expanded at {places}' if places else ''}"
+        inputs = ", ".join(map(_word, self.inputs))
+        gradients = f", gradients {_word(self.gradients)}" if self.gradients else ""
+        weights = f"weights with other strides{f', expanded at {places}' if places else ''}"
+        return f"{weights}{f', inputs {inputs}' if inputs else ''}{gradients}"
 
 
 def layouts(call: ModuleCall) -> dict[str, Change]:
@@ -43,32 +53,33 @@ def layouts(call: ModuleCall) -> dict[str, Change]:
     return found
 
 
-def of_weights(module: nn.Module, *, in_turn: bool) -> Iterator[Weights]:
-    """Yield layouts of the parameters. With ``in_turn``, each of two parameters is expanded while the other is not."""
-    count = sum(1 for _ in module.parameters())
-    if not any(tensor.is_floating_point() and tensor.numel() > 1 for tensor in module.parameters()):
+def in_pairs(module: nn.Module, call: ModuleCall, *, training: bool) -> Iterator[Strides]:
+    """Yield layouts in which each two of the parameters, inputs and gradients are expanded and strided in all ways."""
+    if not has_layouts(module):
         return
-    yield Weights()
-    if not in_turn:
-        return
-    every = frozenset(range(count))
-    yield Weights(every)
-    # Two places differ in one of their binary digits.
-    for digit in range((count - 1).bit_length()):
-        chosen = frozenset(place for place in every if place >> digit & 1)
-        yield Weights(chosen)
-        yield Weights(every - chosen)
+    parameters = sum(1 for _ in module.parameters())
+    every = parameters + len(call.floating)
+    for chosen in covering(every + training):
+        inputs = tuple(expanded if place in chosen else strided for place in range(parameters, every))
+        gradients = expanded if every in chosen else strided
+        weights = frozenset(place for place in chosen if place < parameters)
+        yield Strides(weights, inputs, gradients if training else None)
+
+
+def has_layouts(module: nn.Module) -> bool:
+    """Return whether a parameter of a module can have other strides."""
+    return any(tensor.is_floating_point() and tensor.numel() > 1 for tensor in module.parameters())
 
 
 @torch.no_grad()
-def repeat_rows(module: nn.Module, layout: Weights) -> None:
+def repeat_rows(module: nn.Module, layout: Strides) -> None:
     """Give each parameter that the layout expands the numbers of its first row in all rows."""
     for place, parameter in enumerate(module.parameters()):
         if place in layout.expanded:
             parameter.copy_(expanded(parameter).clone())
 
 
-def arrange_weights(module: nn.Module, source: nn.Module, device: torch.device, layout: Weights) -> None:
+def arrange_weights(module: nn.Module, source: nn.Module, device: torch.device, layout: Strides) -> None:
     """Give each parameter of ``module`` on ``device`` the numbers of ``source`` on the host, in a layout.
 
     A matrix is stored by columns, as one that is shared with a transposed layer; a vector is every second number.
@@ -103,6 +114,10 @@ def strided(tensor: torch.Tensor) -> torch.Tensor:
 def expanded(tensor: torch.Tensor) -> torch.Tensor:
     """Return the first row for all rows, without memory of their own."""
     return tensor[:1].expand_as(tensor) if tensor.dim() and tensor.size(0) > 1 else tensor
+
+
+def _word(change: Change) -> str:
+    return "expanded" if change is expanded else "strided"
 
 
 def other_numbers(tensor: torch.Tensor) -> torch.Tensor:

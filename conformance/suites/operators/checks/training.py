@@ -14,6 +14,7 @@ from conformance.accelerators.capabilities import Mode
 from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.budgets import OF_SUMS, OpClass
 from conformance.numerics.compare import compare, plain, same_bits
+from conformance.numerics.covering import covering
 from conformance.numerics.trees import leaves, tensors
 from conformance.suites.operators.calls import execution, sampling
 from conformance.suites.operators.calls.calls import HOST, Around, Call
@@ -37,7 +38,7 @@ from conformance.suites.operators.inputs import (
 )
 from conformance.suites.operators.inputs.arrangements import dense_of, is_dense, usual_of
 from conformance.suites.operators.inputs.families import Stage, check, source
-from conformance.suites.operators.inputs.kinds import representative, unlike
+from conformance.suites.operators.inputs.kinds import of_most_dims, representative, unlike
 from conformance.suites.operators.inputs.randomness import repeats
 from conformance.suites.operators.judge import choices
 from conformance.suites.operators.judge.cells import Cell
@@ -160,6 +161,20 @@ def unusual_in_several_ways(cell: Cell) -> Iterator[Call]:
         yield given.named(
             number=conjunctions.NUMBER + number, source=conjunctions.SOURCE, change=name, backward=Pass(arrange)
         )
+
+
+@source(Mode.TRAINING, check_more, stage=Stage.SEVERAL, once=True, fixed=True, checked=True)
+def layouts_in_pairs(cell: Cell) -> Iterator[Call]:
+    """Yield calls in which each two of the inputs and the cotangents are expanded and with gaps in all four ways."""
+    usual = [representative(cell.fixed)]
+    for sample in [*usual, *of_most_dims(cell, usual)]:
+        places = arrangements.repeatable(cell.info, sample)
+        for chosen in covering(len(places) + 1):
+            given = arrangements.in_layout(sample, [places[place] for place in sorted(chosen) if place < len(places)])
+            arrange = arrangements.of_several if len(places) in chosen else arrangements.with_gaps
+            words = "expanded" if len(places) in chosen else "with gaps"
+            if given is not None:
+                yield given.named(change=f"cotangents {words}", backward=Pass(arrange))
 
 
 @check(Mode.TRAINING, stage=Stage.FORMS, fixed=True)

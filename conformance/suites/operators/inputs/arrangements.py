@@ -16,6 +16,7 @@ import torch
 
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import plain, same_bits
+from conformance.numerics.covering import covering
 from conformance.numerics.trees import mapped
 from conformance.suites.operators.calls.calls import BESIDE, HOST, Call
 from conformance.suites.operators.calls.classes import is_a, op_class
@@ -24,8 +25,6 @@ from conformance.suites.operators.calls.facts import facts
 
 #: Elements before the first one of an offset tensor: odd, so that no vector load is aligned by chance.
 _OFFSET = 3
-#: First tensors of a call that are expanded in turn, while the others have gaps.
-_MIXED = 3
 #: Dimensions of a matrix.
 _MATRIX = 2
 #: Arrangements in which a kernel of each dtype is compared.
@@ -225,22 +224,38 @@ def _is_among(tensors: Sequence[torch.Tensor], leaf: torch.Tensor) -> bool:
 
 
 def mixed(info: Any, sample: Call) -> Iterator[Call]:
-    """Yield the sample with one of its first tensors expanded in turn, and all others with gaps and an offset."""
+    """Yield the sample with some of its tensors expanded, and all others with gaps and an offset.
+
+    Each two tensors are so in all four ways, if ``of`` has the calls in which all are the same.
+    """
+    for expanded in covering(len(places := repeatable(info, sample)))[1:]:
+        if len(expanded) < len(sample.tensors):
+            found = in_layout(sample, [places[chosen] for chosen in sorted(expanded)])
+            if found is not None:
+                yield found
+
+
+def repeatable(info: Any, sample: Call) -> list[int]:
+    """Return the places among the sample's tensors of those that may be expanded."""
     if facts(info.name).open_for_repeated:
-        return
+        return []
     written = sample.found_out(("written", info.op), lambda: _written(info, sample))
     solves = op_class(info) is OpClass.ITERATIVE
-    for number, chosen in enumerate(sample.tensors[:_MIXED]):
-        is_batch = solves and _is_batch(chosen) and chosen.shape[0] > 1
-        may_repeat = is_batch or (_of_products if solves else _is_value)(info, sample, chosen)
-        if not may_repeat or any(chosen is each for each in written):
-            continue
 
-        def change_of(leaf: torch.Tensor, chosen: torch.Tensor = chosen) -> Change:
-            return _of_several if leaf is chosen else with_gaps
+    def may_repeat(tensor: torch.Tensor) -> bool:
+        is_batch = solves and _is_batch(tensor) and tensor.shape[0] > 1
+        known = is_batch or (_of_products if solves else _is_value)(info, sample, tensor)
+        return known and any(size > 1 for size in tensor.shape) and not any(tensor is each for each in written)
 
-        if (found := _arranged_each(sample, f"input {number} expanded, the others with gaps", change_of)) is not None:
-            yield found
+    return [place for place, tensor in enumerate(sample.tensors) if may_repeat(tensor)]
+
+
+def in_layout(sample: Call, expanded: Sequence[int]) -> Call | None:
+    """Return the sample with its tensors at some places expanded, the others with gaps; None if none changes."""
+    chosen = [sample.tensors[place] for place in expanded]
+    places = " and ".join(map(str, expanded))
+    name = f"input {places} expanded, the others with gaps" if chosen else "non-contiguous"
+    return _arranged_each(sample, name, lambda leaf: of_several if _is_among(chosen, leaf) else with_gaps)
 
 
 def _is_batch(leaf: torch.Tensor) -> bool:
@@ -262,7 +277,7 @@ def each(info: Any, sample: Call, choose: Callable[[Sequence[str]], str]) -> Cal
     return _arranged_each(sample, name, lambda leaf: changes.get(chosen[id(leaf)]))
 
 
-def _of_several(leaf: torch.Tensor) -> torch.Tensor:
+def of_several(leaf: torch.Tensor) -> torch.Tensor:
     """Return the tensor expanded along its first dimension of several entries."""
     dim = next((dim for dim, size in enumerate(leaf.shape) if size > 1), 0)
     return _expanded(leaf, dim)
@@ -335,21 +350,18 @@ def for_kernels(sample: Call) -> Iterator[Call]:
 def for_kernels_elsewhere(sample: Call) -> Iterator[Call]:
     """Yield further arrangements for kernels that check no argument: gaps, and expanded tensors beside gaps."""
     values = [tensor for tensor in sample.tensors if tensor.is_floating_point() and tensor.dim()]
-    choices: list[tuple[str, list[torch.Tensor]]] = [("non-contiguous", [])]
+    names = {frozenset[int](): "non-contiguous"}
     if values:
-        choices.append(("expanded", values[:1]))
+        names[frozenset((0,))] = "expanded"
     if len(values) > 1:
-        choices.append(("the first one non-contiguous, the others expanded", values[1:]))
-        # With three tensors, no pair of the others is as it was.
-        choices += [
-            (f"value {number} expanded, the others with gaps", [value])
-            for number, value in enumerate(values[1:_MIXED], 1)
-        ]
-        choices.append(("all expanded", values))
-    for name, expanded in choices:
+        names[frozenset(range(1, len(values)))] = "the first one non-contiguous, the others expanded"
+    for places in covering(len(values)):
+        names.setdefault(places, f"value {' and '.join(map(str, sorted(places)))} expanded, the others with gaps")
+    for places, name in names.items():
+        expanded = [values[place] for place in places]
 
         def change_of(leaf: torch.Tensor, expanded: list[torch.Tensor] = expanded) -> Change:
-            return _of_several if any(leaf is each for each in expanded) else _with_safe_gaps
+            return of_several if _is_among(expanded, leaf) else _with_safe_gaps
 
         if (found := _arranged_each(sample, name, change_of)) is not None:
             yield found
