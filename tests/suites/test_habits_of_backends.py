@@ -58,8 +58,9 @@ def normalises_first(function: Any, sample: Call, **extra: Any) -> Any:
         return call(function, sample, **extra)
     first, (second, target), given = sample.input, sample.args, dict(sample.kwargs)
     cosine = (functional.normalize(first, dim=-1) * functional.normalize(second, dim=-1)).sum(-1)
-    loss = torch.where(target == 1, 1 - cosine, torch.where(target == -1, (cosine - given["margin"]).clamp_min(0), 0.0))
-    return {"none": lambda: loss, "mean": loss.mean, "sum": loss.sum}[given["reduction"]]()
+    beyond = (cosine - given.get("margin", 0.0)).clamp_min(0)
+    loss = torch.where(target == 1, 1 - cosine, torch.where(target == -1, beyond, 0.0))
+    return {"none": lambda: loss, "mean": loss.mean, "sum": loss.sum}[given.get("reduction", "mean")]()
 
 
 def test_gradients_of_a_loss_with_labels_may_have_the_roundings_of_its_terms(monkeypatch: pytest.MonkeyPatch) -> None:
