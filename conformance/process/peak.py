@@ -14,7 +14,7 @@ OUTPUT = "conformance.peak"
 _UNIT = 1 if sys.platform == "darwin" else 1024
 #: Resident bytes from which freed memory is given back, and by how much they have to grow until the next time. The heap
 #: of glibc keeps what is freed below memory in use: after some hundred operators half of a worker's memory.
-_GIVE_BACK_FROM, _GIVE_BACK_EACH = 700 * 2**20, 50 * 2**20
+_GIVE_BACK_FROM, _GIVE_BACK_EACH = 600 * 2**20, 25 * 2**20
 
 
 class PeakMemory:

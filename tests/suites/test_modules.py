@@ -24,11 +24,11 @@ WITHOUT_A_CASE = {
 }
 
 
-def judged(name: str, *, training: bool = True) -> str:
-    """Return the failure of a module's case in float32 on the host, or an empty text."""
+def judged(name: str, *, training: bool = True, dtype: torch.dtype = torch.float32) -> str:
+    """Return the failure of a module's case in a dtype on the host, or an empty text."""
     try:
         with quiet():
-            checking.check_module(Checker(), name, HOST, torch.float32, training=training)
+            checking.check_module(Checker(), name, HOST, dtype, training=training)
     except AssertionError as error:
         return str(error)
     return ""
@@ -261,6 +261,20 @@ def test_a_defect_is_seen_where_only_the_device_has_it(monkeypatch, name, broken
     # Statistics are read, and a layer is one kernel, in evaluation alone.
     evaluated = (_one_kernel_without_strides, _without_statistics, _bias_without_strides)
     assert said in judged(name, training=broken not in evaluated)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_nan_that_a_fused_cell_loses_in_16_bits_is_seen(monkeypatch, dtype):
+    real, run = nn.LSTMCell.forward, checking.run
+
+    def on_the_device(*arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(nn.LSTMCell, "forward", _numbers_for_nan(real))
+            return run(*arguments)
+
+    monkeypatch.setattr(checking, "run", on_the_device)
+
+    assert "NaN at the start of weight_ih" in judged("LSTMCell", dtype=dtype)
 
 
 class _TwoUnits(TorchDispatchMode):

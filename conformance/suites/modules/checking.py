@@ -97,8 +97,8 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
     if dtype is torch.float32:
         given = (check, name, largest, device, dtype)
         on_a_thread(lambda: check_call(*given, training=training, variant=ELSEWHERE, change=other_numbers))
-        if any(isinstance(part, _FUSED) for part in made.modules()):
-            _check_nan(check, name, largest, device, dtype, training=training)
+    if any(isinstance(part, _FUSED) for part in made.modules()):
+        _check_nan(check, name, largest, device, dtype, training=training)
     if training and _is_recurrent(made):
         check_call(check, name, largest, device, dtype, training=True, variant=TURNED)
     if training:
