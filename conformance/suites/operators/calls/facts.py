@@ -23,6 +23,7 @@ class Facts:
 
     # --- classes ---
     narrow: bool = False  # accumulates in float32 on device types that PyTorch knows by name, elsewhere in the dtype
+    selects: bool = False  # each value of its results is an element of the input: nothing is rounded
     fourier: bool = False  # a Fourier transform beside those of torch.fft
     multiplies: bool = False  # of torch.linalg or LAPACK, but it neither factorises nor solves
     inverts: bool = False  # householder_product_backward of FunctionsManual.cpp: the gradient undoes each reflection
