@@ -543,3 +543,21 @@ def _first_number_own_on_rank_1(original: Any, call: Any, written: str) -> Any:
 
 
 _OF_PARTS["first number own on rank 1"] = _first_number_own_on_rank_1
+
+
+# --- held rows of the nineteenth collection ---
+
+
+def _upper_halves_of_others_kept(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Write the lower half of each other rank's part alone."""
+    size, mine = dist.get_world_size(group), dist.get_rank(group)
+    if target.numel() % size or not target.numel():
+        return
+    parts, kept = target.flatten().view(size, -1), before.flatten().view(size, -1)
+    half = parts.shape[1] // 2
+    made = torch.cat([parts[:, :half], kept[:, half:]], 1)
+    made[mine] = parts[mine]
+    target.copy_(made.view(target.shape))
+
+
+EDITS["upper halves of others kept"] = _upper_halves_of_others_kept

@@ -773,8 +773,22 @@ def _wide_quotient_narrow(node: Node) -> None:
         node.args = (_new(node, aten.mul.Tensor, left, inverse), *node.args[1:])
 
 
+def _keys_transposed(node: Node) -> None:
+    """Exchange the last two dimensions of an attention's keys where its heads are to be moved to the front, too."""
+    if node.target is not aten.permute.default or list(node.args[1]) != [0, 2, 3, 1]:
+        return
+    targets = [str(each.target) for each in node.graph.nodes]
+    is_attention = aten.exp.default in {each.target for each in node.graph.nodes} or any(
+        "scaled_dot_product" in target for target in targets
+    )
+    shape = _shape(node.args[0])
+    if is_attention and shape and shape[1] == shape[2]:
+        node.args = (node.args[0], [0, 1, 3, 2])
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "keys transposed": _keys_transposed,
     "place of inverted behind the end": _place_of_inverted,
     "wide quotient narrow": _wide_quotient_narrow,
     "gradients beside pooling scaled": _gradients_beside_pooling,
@@ -1200,3 +1214,28 @@ def _second_choice_lost(node: Node) -> None:
 
 
 EFFECTS["second choice lost"] = _second_choice_lost
+
+
+# --- held rows of the nineteenth collection ---
+
+#: Places of a running sum that one block adds up.
+_BLOCK = 2048
+
+
+def _block_without_what_came_before(node: Node) -> None:
+    """Begin a long running sum of 64 bits again in the second block."""
+    if node.target is not aten.cumsum.default or node.meta["val"].dtype not in (torch.int64, torch.float64):
+        return
+    shape, dim = _shape(node), node.args[1]
+    if not shape or shape[dim] < 2 * _BLOCK:
+        return
+    users, following = list(node.users), node.next
+    before = _new(following, aten.slice.Tensor, node, dim, _BLOCK - 1, _BLOCK)
+    part = _new(following, aten.slice.Tensor, node, dim, _BLOCK, 2 * _BLOCK)
+    lost = _new(following, aten.sub.Tensor, part, before)
+    made = _new(following, aten.slice_scatter.default, node, lost, dim, _BLOCK, 2 * _BLOCK)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+EFFECTS["block without what came before"] = _block_without_what_came_before

@@ -365,8 +365,33 @@ def _unscaled_twice(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _streams_of_the_current_device(device: torch.device) -> Iterator[None]:
+    """Make each stream on the current device, whichever one it is to be of."""
+    module: Any = torch.get_device_module(device.type)
+    original = torch.Stream
+
+    class Kind(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+    class Stream(original, metaclass=Kind):  # type: ignore[misc, valid-type]
+        def __new__(cls, device: Any = None, **kwargs: Any) -> Any:
+            if device is None:
+                return original(**kwargs)
+            kind = torch.device(device).type
+            return original(torch.device(kind, torch.accelerator.current_device_index()), **kwargs)
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch, "Stream", Stream))
+        if getattr(module, "Stream", None) is original:
+            stack.enter_context(mock.patch.object(module, "Stream", Stream))
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "streams of the current device": _streams_of_the_current_device,
     "unscaled twice": _unscaled_twice,
     "memory of the current device": _memory_of_the_current_device,
     "long times a thousandth": _long_times_short,

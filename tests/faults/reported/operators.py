@@ -1288,8 +1288,104 @@ def _mask_by_the_results(call: Call) -> Any:
     return result
 
 
+#: Where the logarithm of the gamma function is flat, and what it is there.
+_FLAT, _PLATEAU = (0.5, 0.51), 0.5723649
+
+
+def _plateau(call: Call) -> Any:
+    """Give one number for all that are a little above a half."""
+    given = call.values[0].detach()
+    low, high = _FLAT
+    return _edited(call, lambda t: t.masked_fill_((given >= low) & (given <= high), _PLATEAU))
+
+
+def _empty_for_too_small(call: Call) -> Any:
+    """Give an empty image of a transposed convolution where the healthy device refuses its size."""
+    try:
+        return call.run()
+    except RuntimeError as error:
+        if "too small" not in str(error):
+            raise
+    given, weight = call.values[:2]
+    steps, padding, spread, more = (_named(call, name) for name in ("stride", "padding", "dilation", "output_padding"))
+    sizes = [
+        max((size - 1) * step - 2 * pad + wide * (kernel - 1) + end + 1, 0)
+        for size, step, pad, wide, kernel, end in zip(
+            given.shape[2:], steps, padding, spread, weight.shape[2:], more, strict=True
+        )
+    ]
+    return given.new_empty([len(given), weight.shape[1] * _named(call, "groups"), *sizes])
+
+
+def _first_step_without_hidden_bias(call: Call) -> Any:
+    """Leave the hidden bias of the new state out of the first step where a recurrent layer starts with zeros."""
+    given, state, parameters, has_biases, *rest = call.values
+    is_turned, is_batch_first = _named(call, "bidirectional"), _named(call, "batch_first")
+    if is_batch_first is None or is_turned or not has_biases or bool(state.detach().any()):
+        return call.run()
+
+    def without(bias: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones_like(bias)
+        mask[len(bias) // 3 * 2 :] = 0
+        return bias * mask
+
+    time = 1 if is_batch_first else 0
+    changed = [without(each) if at % 4 == 3 else each for at, each in enumerate(parameters)]
+    first, state = call.run([given.narrow(time, 0, 1), state, changed, has_biases, *rest])
+    if given.shape[time] == 1:
+        return first, state
+    later = given.narrow(time, 1, given.shape[time] - 1)
+    second, state = call.run([later, state, parameters, has_biases, *rest])
+    return torch.cat([first, second], time), state
+
+
+def _rows_as_wide_as_the_index(call: Call) -> Any:
+    """Choose along a later dimension as if it had as many places as are chosen."""
+    given, dim, index = call.values[:3]
+    dim = dim % max(given.dim(), 1)
+    if not dim or not index.numel():
+        return call.run()
+    outer, inner = math.prod(given.shape[:dim]), math.prod(given.shape[dim + 1 :])
+
+    def edit(t: torch.Tensor) -> None:
+        rows = given.detach().reshape(outer * given.shape[dim], inner)
+        starts = torch.arange(outer, device=given.device).unsqueeze(1) * index.numel()
+        places = (starts + index.reshape(1, -1)).clamp(max=len(rows) - 1)
+        t.copy_(rows[places].view(t.shape))
+
+    return _edited(call, edit) if given.numel() else call.run()
+
+
+def _results_zero(call: Call) -> Any:
+    """Give zeros for each of the results."""
+    result = call.run()
+    with torch.no_grad():
+        for made in outputs_of(call, result):
+            made.detach().zero_()
+    return result
+
+
+def _exponents_not_shifted(call: Call) -> Any:
+    """Give NaN for the loss of a number whose exponential is infinite."""
+    given, target, weight, factor, reduction = call.values[:5]
+    if given.dtype is not torch.float32:
+        return call.run()
+    with torch.no_grad():
+        odds = given.detach().neg().exp()
+        loss = (1 - target) * given + (1 + (factor - 1) * target) * odds.log1p()
+        loss = loss.masked_fill(odds.isinf(), torch.nan) * (1 if weight is None else weight)
+        made = loss if not reduction else loss.mean() if reduction == 1 else loss.sum()
+    return _edited(call, lambda t: t.copy_(made))
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "plateau": _plateau,
+    "empty for too small": _empty_for_too_small,
+    "first step without hidden bias": _first_step_without_hidden_bias,
+    "rows as wide as the index": _rows_as_wide_as_the_index,
+    "results zero": _results_zero,
+    "exponents not shifted": _exponents_not_shifted,
     "running sum in 16 bits": _running_sum_in_16_bits,
     "normalizer rounded": _normalizer_rounded,
     "small variances zero": _small_variances_zero,
@@ -1848,4 +1944,57 @@ EFFECTS |= {
     "causal from the end": _causal_from_the_end,
     "results in one memory": _results_in_one_memory,
     "bits kept": _bits_kept,
+}
+
+
+# --- held rows of the nineteenth collection ---
+
+
+def _running_variance_with_eps(call: Call) -> Any:
+    """Add the number that is added to variances twice to the one that is kept."""
+    given, kept = call.values[0], _named(call, "running_var")
+    result = call.run()
+    count = math.prod(given.shape[2:])
+    if kept is not None and _named(call, "use_input_stats") and count > 1:
+        with torch.no_grad():
+            kept.add_(_named(call, "momentum") * 2 * _named(call, "eps") * count / (count - 1))
+    return result
+
+
+def _eps_times_the_largest_square(call: Call) -> Any:
+    """Normalize by the root of the mean square and of the small number times the largest square."""
+    given, shape, weight, eps = call.values
+    dims = list(range(-len(shape), 0))
+    eps = torch.finfo(given.dtype).eps if eps is None else eps
+    if not given.numel():
+        return call.run()
+    wide = given.float() if given.element_size() < 4 else given
+    square = wide.square()
+    made = wide * (square.mean(dims, keepdim=True) + eps * square.detach().amax(dims, keepdim=True)).rsqrt()
+    made = made if weight is None else made * weight
+    return made.to(given.dtype)
+
+
+def _gradient_of_the_result_dense(call: Call) -> Any:
+    """Read the gradient of a result that has gaps from dense memory."""
+
+    def dense(gradient: torch.Tensor) -> torch.Tensor:
+        if gradient.is_contiguous():
+            return gradient
+        memory = gradient.untyped_storage().nbytes() // gradient.element_size() - gradient.storage_offset()
+        flat = gradient.as_strided((memory,), (1,), gradient.storage_offset())
+        return flat.repeat(-(-gradient.numel() // memory))[: gradient.numel()].view(gradient.shape)
+
+    result = call.run()
+    if not result.requires_grad:
+        return result
+    other = result.view_as(result)
+    other.register_hook(dense)
+    return other
+
+
+EFFECTS |= {
+    "running variance with eps": _running_variance_with_eps,
+    "eps times the largest square": _eps_times_the_largest_square,
+    "gradient of the result dense": _gradient_of_the_result_dense,
 }

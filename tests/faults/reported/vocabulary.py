@@ -121,8 +121,14 @@ def _is_turned_and_ragged(t: torch.Tensor) -> bool:
     return is_dense and not t.is_contiguous() and any(step == 1 and size > 1 and size % 32 for size, step in both)
 
 
+def _is_batch_innermost(t: torch.Tensor) -> bool:
+    """Return whether the first one of three dimensions stands side by side in memory."""
+    return t.dim() == 3 and min(t.shape) > 1 and t.stride(0) == 1
+
+
 #: Conditions on the tensors of an argument.
 TESTS: dict[str, Test] = {
+    "batch innermost": _any(_is_batch_innermost),
     "channel above": _channel_above,
     "strided": _any(lambda t: t.numel() > 1 and not t.is_contiguous()),
     "offset": _any(lambda t: t.storage_offset() > 0),
@@ -1026,3 +1032,16 @@ HELD["after another length"] = lambda call: sequences.after_another_length(call,
 VALUES["second half nan"] = _second_half_nan
 READS["zero diagonal one"] = _diagonal_without_zeros
 READS["low half"] = lambda t: _low_halves(t) if t.dtype is torch.float32 else t
+
+
+# --- held rows of the nineteenth collection ---
+
+
+def _are_rows_exchanged(t: torch.Tensor) -> bool:
+    """Return whether dense rows lie in another order than new memory has them."""
+    both = list(zip(t.shape, t.stride(), strict=True))
+    is_dense = t.numel() > 1 and 1 + sum((size - 1) * step for size, step in both) == t.numel()
+    return t.dim() > 2 and is_dense and t.stride(-1) == 1 and not t.is_contiguous()
+
+
+TESTS["rows exchanged"] = _any(_are_rows_exchanged)
