@@ -566,6 +566,15 @@ def _by_the_reciprocal_in_float32(name: str, function: Any, args: Any) -> Any:
     return (args[0].float() * (1 / args[1].float())).double() if is_wide else None
 
 
+def _is_permuted(asked: tuple[int, ...], made: tuple[int, ...]) -> Other:
+    """Return what takes another order of dimensions for one, which the sizes do not show."""
+
+    def other(name: str, function: Any, args: Any) -> Any:
+        return function(args[0], made) if name == "permute" and tuple(args[1]) == asked else None
+
+    return other
+
+
 @pytest.mark.parametrize(
     ("table", "other", "message"),
     [
@@ -580,6 +589,8 @@ def _by_the_reciprocal_in_float32(name: str, function: Any, args: Any) -> Any:
         (tables.CHAINED, _a_later_nan_is_chosen, "argmax of NaN in a long row"),
         *((tables.CHAINED, _places_behind_the_end_of((name,)), f"places of {what} numbers of int64")
           for name, what in (("bitwise_not", "inverted"), ("neg", "negated"))),
+        (tables.CHAINED, _is_permuted((0, 2, 3, 1), (0, 1, 3, 2)), "attention to as many keys as heads"),
+        (tables.CHAINED, _is_permuted((1, 2, 0), (2, 0, 1)), "cubes in two orders"),
         (tables.CHAINED, _by_the_reciprocal_in_float32, "quotients in float64 made narrow"),
         (tables.CHAINED, _roots_in_float32, "roots in float64 made narrow"),
         (tables.CHAINED, _one_number_is_spread, "one number between zeros"),

@@ -176,7 +176,10 @@ def test_copies(accelerator, device, check):
 
 @case("accelerator.pairs.devices_wait", requires=[STREAM, STREAM_ORDER, DEVICE_MULTIPLE, MEMORY_PINNED_ASYNC])
 def test_devices_wait(accelerator, device, check):
-    """A stream of one device waits for a stream of another, by the stream and by an event, in two threads."""
+    """A stream of one device waits for a stream of another, by the stream and by an event, in two threads.
+
+    A stream that is made for the other device is of that device, where the class takes one.
+    """
     if accelerator.device_count() < 2:
         environment_lacks("this machine shows one device, and the case needs two")
     waits = {
@@ -186,6 +189,7 @@ def test_devices_wait(accelerator, device, check):
 
     def on_device(index):
         part, other = _Round(accelerator, index), 1 - index
+        _check_made_for(accelerator, check, other)
         for (name, wait), number in itertools.product(waits.items(), range(ROUNDS)):
             part.reset()
             side = accelerator.Stream()
@@ -206,6 +210,18 @@ def test_devices_wait(accelerator, device, check):
             check.equal(left, 0, f"round {number}: elements that device {index} has not written")
 
     _in_two_threads(lambda: _on_each_device(accelerator, on_device))
+
+
+def _check_made_for(accelerator, check, index) -> None:
+    """Check the device of streams that are made for a device which is not the current one."""
+    name = accelerator.device_name(index)
+    for spelled in (name, torch.device(name)):
+        try:
+            made = accelerator.Stream(device=spelled)
+        except TypeError:  # a class of a vendor's own need not take a device
+            return
+        if isinstance(found := getattr(made, "device", None), torch.device) and found.index is not None:
+            check.equal(found.index, index, f"the device of a stream that was made for {spelled!r}")
 
 
 @case("accelerator.pairs.threads", requires=[STREAM])

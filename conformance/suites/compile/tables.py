@@ -544,6 +544,44 @@ def _turned_products(operands: Operands) -> torch.Tensor:
     return (left.view(3, 18, 4) * right.view(4, 18, 3).transpose(0, 2)).sum(-1)
 
 
+#: Heads of an attention, and as many keys; elements of a head; what spreads its scores until one weight is 1.
+_HEADS, _OF_A_HEAD, _APART = 4, 8, 128.0
+
+
+def _attention(operands: Operands) -> Iterator[torch.Tensor]:
+    """Yield queries, keys and values of an attention, of which no dimension tells heads and keys apart by its size.
+
+    The scores of a query are integers, and one of them is larger than the others: the result is the values of its key.
+    """
+    for row in operands.terms:
+        yield row[: 2 * _HEADS * _HEADS * _OF_A_HEAD].view(2, _HEADS, _HEADS, _OF_A_HEAD)
+
+
+def _attended(operands: Operands, *, masked: bool = False) -> torch.Tensor:
+    """Return an attention by its formula.
+
+    Queries and values that are permuted like the keys are left out: inductor 2.13 itself is then wrong on the host, and
+    refuses them where heads and keys differ in number (pytorch #195320).
+    """
+    query, key, value = _attention(operands)
+    scores = query @ key.permute(0, 2, 3, 1) * _APART
+    if masked:
+        scores = scores.masked_fill(torch.ones(_HEADS, _HEADS, device=key.device).triu(1).bool(), float("-inf"))
+    return scores.softmax(-1) @ value
+
+
+def _attended_by_torch(operands: Operands, *, causal: bool) -> torch.Tensor:
+    """Return an attention by PyTorch's function, whose inputs have their heads behind their places."""
+    query, key, value = (each.transpose(1, 2) for each in _attention(operands))
+    return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=_APART)
+
+
+def _turned_cubes(operands: Operands) -> torch.Tensor:
+    """Return sums of a cube with itself in the two orders in which each dimension is another one."""
+    cube = operands.terms[0, :729].view(9, 9, 9)
+    return cube + 81 * cube.permute(1, 2, 0) + 6561 * cube.permute(2, 0, 1)
+
+
 #: Exact functions of computed values, each of several operators that a compiler joins. The place of the smallest truth
 #: value is left out: inductor 2.13 gives 0 for it on the host.
 CHAINED: tuple[Row, ...] = (
@@ -583,6 +621,11 @@ CHAINED: tuple[Row, ...] = (
     ("which quotients of bfloat16 are the largest", "amax", "bfloat16", _largest_quotients),
     ("running sums of the sums of long rows", "cumsum", "float32",
      lambda o: F.pad(_long_rows(o).sum(-1).cumsum(0), (2, 1), value=3.0)),
+    ("attention to as many keys as heads", "matmul", "float32", _attended),
+    ("masked attention to as many keys as heads", "matmul", "float32", partial(_attended, masked=True)),
+    *((f"scaled_dot_product_attention{', causal' * causal}", "nn.functional.scaled_dot_product_attention", "float32",
+       partial(_attended_by_torch, causal=causal)) for causal in (False, True)),
+    ("cubes in two orders", "permute", "float32", _turned_cubes),
     *_chosen(),
     *_SINGLE,
     *_found_places(),
