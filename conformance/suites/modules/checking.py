@@ -143,8 +143,8 @@ def check_call(
     if strides is not None:
         repeat_rows(original, strides)
         given = given.arranged_in_turn(strides.inputs) if strides.inputs else given
-    if variant == TURNED or (strides is not None and strides.gradients):
-        given = replace(given, backward=by_columns if strides is None else strides.gradients)
+    backward = by_columns if variant == TURNED else strides.gradients if strides is not None else None
+    given = replace(given, backward=backward) if backward is not None else given
     label = f"{name}{f' ({call.label})' if call.label else ''}{f', {variant}' if variant else ''}"
     last_call.note(last_call.text_of(label), last_call.COPYING)
     module, on_host = _pair(original, device, dtype, strides, _format(given) if variant == "channels last" else None)
