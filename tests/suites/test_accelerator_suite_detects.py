@@ -75,6 +75,7 @@ ASSERTING = {
     "assert_ordered_without_waiting",
     "assert_survives_running_out",
     "assert_waits",
+    "check_even",
     "check_event_times",
     "check_exchange",
     "check_family",

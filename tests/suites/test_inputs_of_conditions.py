@@ -259,6 +259,7 @@ def nothing_in_an_empty_range(function: Any, sample: Call, **extra: Any) -> Any:
         ("_native_batch_norm_legit[float32-inference]", "long_axes.long_axes", channels_to_4096),
         ("nn.functional.adaptive_max_pool2d[float32-inference]", "long_axes.long_axes", indices_to_4096),
         ("cat[float32-inference]", "long_axes.long_axes", to_4096),
+        ("nn.functional.interpolate.nearest_exact[float32-inference]", "model_sizes.model_sizes", to_4096),
         ("index_select[float32-inference]", "long_axes.long_axes", channels_to_4096),
         ("native_batch_norm[float32-inference]", "variants.given_outputs", forgets_offsets_in_evaluation),
         ("bincount[int64-inference]", "long_axes.long_axes", bins_to_4096),

@@ -202,10 +202,10 @@ def test_integer_draws(accelerator, device, bits, check):
     """Whole numbers from wide ranges are in them, fill them evenly, and have even lower bits."""
     accelerator.manual_seed(10)
     for width in RANGES[bits]:
-        _check_even(device, width, check)
+        check_even(device, width, check)
 
 
-def _check_even(device, width, check):
+def check_even(device, width, check):
     count, low = 1 << 14, -(width // 3)
     ways = {
         "randint": lambda: torch.randint(low, low + width, (count,), device=device),

@@ -295,11 +295,12 @@ def _is_image(sample: Call) -> bool:
 
 @source(Mode.TRAINING, check_own, stage=Stage.LARGE)
 def sizes_of_models(cell: Cell) -> Iterator[Call]:
-    """Yield calls of sizes that models have: of products in every dtype, of others in that in which models train.
+    """Yield calls of sizes that models have: of products and choices in every dtype, of others in that of training.
 
     A library has kernels of products for each dtype. In the deep tier, all have every dtype.
     """
-    if cell.deep or cell.dtype is torch.bfloat16 or cell.op_class is OpClass.CONTRACTION:
+    in_each_dtype = cell.op_class is OpClass.CONTRACTION or facts(cell.info.name).selects
+    if cell.deep or cell.dtype is torch.bfloat16 or in_each_dtype:
         yield from model_sizes.calls(cell, trained=True)
 
 

@@ -853,6 +853,29 @@ for _mode, _dims in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear
     sizes_of(f"nn.functional.interpolate.{_mode}")(_scaling(_mode, _dims))
 
 
+#: An axis beyond 2^12, with some behind it; a prime.
+_LONG_SIDE: Final = 4159
+
+
+def _of_long_axes(mode: str, dims: Sequence[int]) -> Make:
+    """Return a maker of images with many channels, or with one long side that becomes twice as long."""
+
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        for count in dims:
+            for axis in range(count + 1):
+                channels, *sides = (_LONG_SIDE if place == axis else 2 for place in range(count + 1))
+                image = whole(1, channels, *sides, dtype=dtype)
+                corners = None if mode.startswith("nearest") else False
+                yield Size(image, (tuple(2 * side for side in sides), None, mode, corners))
+
+    return make
+
+
+for _mode, _every in (("nearest", (1, 2, 3)), ("nearest-exact", (1, 2, 3)), ("linear", (1,)), ("bilinear", (2,)),
+                      ("bicubic", (2,)), ("trilinear", (3,))):  # fmt: skip
+    sizes_of(f"nn.functional.interpolate.{_mode}")(_of_long_axes(_mode, _every))
+
+
 # --- lists, orders, single elements -----------------------------------------------------------------------------------
 
 
