@@ -70,6 +70,7 @@ _WHOLE = {
     *("inner size smaller", "after another dtype", "second to last of one column"),
     *("rank other than the size", "sixth dimension broadcast"),
     *("same gaps", "column against row", "in front of the matrices"),
+    *("along one padded place", "reduces to an end"),
     *vocabulary.HELD,
 }
 #: Words that begin a condition or an effect and name no argument.
