@@ -321,12 +321,12 @@ def _chosen() -> Iterator[Row]:
     yield "argmax of NaN in a long row", "argmax", "float32", _place_in_long
 
 
-#: Functions of integers that a compiler writes into the loop that finds a place: (name, operator, function).
-_BEFORE_PLACES: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
-    ("inverted numbers", "bitwise_not", torch.bitwise_not),
-    ("negated numbers", "neg", torch.neg),
-    ("magnitudes", "abs", torch.abs),
-    ("masked numbers", "bitwise_xor", lambda x: x ^ 21),
+#: Functions of integers that a compiler writes into the loop that finds a place, by name.
+_BEFORE_PLACES: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("inverted numbers", torch.bitwise_not),
+    ("negated numbers", torch.neg),
+    ("magnitudes", torch.abs),
+    ("masked numbers", lambda x: x ^ 21),
 )
 
 
@@ -339,7 +339,7 @@ def _places_of_computed(operands: Operands, run: Any, dtype: torch.dtype) -> tor
 
 def _found_places() -> Iterator[Row]:
     """Yield the places of computed integers; in narrow dtypes, those that have all bits inverted."""
-    for (name, _, run), dtype in itertools.product(_BEFORE_PLACES, ("int64", "int32", "int8")):
+    for (name, run), dtype in itertools.product(_BEFORE_PLACES, ("int64", "int32", "int8")):
         if dtype == "int64" or run is torch.bitwise_not:
             found = partial(_places_of_computed, run=run, dtype=getattr(torch, dtype))
             yield f"places of {name} of {dtype}", "argmax", dtype, found

@@ -92,8 +92,8 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
     if all(refusals):
         raise EnvironmentLacks(f"PyTorch's CPU computes no call of {name} in {dtype} ({refusals[0]}).")
     largest = max(chosen, key=lambda call: sum(tensor.numel() for tensor in call.tensors))
-    _check_layouts(check, name, largest, device, dtype, training=training)
     made = largest.made(dtype)
+    _check_layouts(check, name, largest, made, device, dtype, training=training)
     if dtype is torch.float32:
         given = (check, name, largest, device, dtype)
         on_a_thread(lambda: check_call(*given, training=training, variant=ELSEWHERE, change=other_numbers))
@@ -110,12 +110,19 @@ def check_module(check: Any, name: str, device: torch.device, dtype: torch.dtype
 
 
 def _check_layouts(
-    check: Any, name: str, call: ModuleCall, device: torch.device, dtype: torch.dtype, *, training: bool
+    check: Any,
+    name: str,
+    call: ModuleCall,
+    made: nn.Module,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    training: bool,
 ) -> None:
     """Check a call with other layouts of its inputs, and of its parameters."""
     for layout, change in layouts(call).items():
         check_call(check, name, call, device, dtype, training=training, variant=layout, change=change)
-    if has_layouts(call.made(dtype)):
+    if has_layouts(made):
         strides = Strides()
         check_call(check, name, call, device, dtype, training=training, variant=strides.name, strides=strides)
 

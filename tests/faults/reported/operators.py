@@ -265,8 +265,8 @@ def is_beside_one_column(call: Call) -> bool:
     return dims > 1 and given.shape[-1] == 1 and isinstance(dim, int) and dim % dims == dims - 2
 
 
-def _gradients_of_results_dense(call: Call) -> Any:
-    """Read gradients of results that have gaps from dense memory."""
+def _with_dense_gradient(result: torch.Tensor) -> torch.Tensor:
+    """Return a result whose gradient is read from dense memory if it has gaps."""
 
     def dense(gradient: torch.Tensor) -> torch.Tensor:
         if gradient.is_contiguous():
@@ -275,14 +275,16 @@ def _gradients_of_results_dense(call: Call) -> Any:
         flat = gradient.as_strided((memory,), (1,), gradient.storage_offset())
         return flat.repeat(-(-gradient.numel() // memory))[: gradient.numel()].view(gradient.shape)
 
-    def known(result: torch.Tensor) -> torch.Tensor:
-        if not result.requires_grad:
-            return result
-        other = result.view_as(result)
-        other.register_hook(dense)
-        return other
+    if not result.requires_grad:
+        return result
+    other = result.view_as(result)
+    other.register_hook(dense)
+    return other
 
-    return tuple(known(result) for result in call.run())
+
+def _gradients_of_results_dense(call: Call) -> Any:
+    """Read gradients of results that have gaps from dense memory."""
+    return tuple(map(_with_dense_gradient, call.run()))
 
 
 def _gradient_without_stride(call: Call) -> Any:
@@ -1977,20 +1979,7 @@ def _eps_times_the_largest_square(call: Call) -> Any:
 
 def _gradient_of_the_result_dense(call: Call) -> Any:
     """Read the gradient of a result that has gaps from dense memory."""
-
-    def dense(gradient: torch.Tensor) -> torch.Tensor:
-        if gradient.is_contiguous():
-            return gradient
-        memory = gradient.untyped_storage().nbytes() // gradient.element_size() - gradient.storage_offset()
-        flat = gradient.as_strided((memory,), (1,), gradient.storage_offset())
-        return flat.repeat(-(-gradient.numel() // memory))[: gradient.numel()].view(gradient.shape)
-
-    result = call.run()
-    if not result.requires_grad:
-        return result
-    other = result.view_as(result)
-    other.register_hook(dense)
-    return other
+    return _with_dense_gradient(call.run())
 
 
 EFFECTS |= {

@@ -44,7 +44,7 @@ def class_in(info: Any, dtype: torch.dtype) -> OpClass:
 
 def _class_of(info: Any) -> OpClass:
     """Return the class of an entry of the database by its type, its name, and its facts."""
-    if is_a(info, "ShapeFuncInfo") or facts(info.name).selects:
+    if is_a(info, "ShapeFuncInfo") or facts(info.name).is_selection:
         return OpClass.EXACT
     if is_a(info, "UnaryUfuncInfo", "BinaryUfuncInfo"):
         # Functions with real results, such as exp, turn integers into floats; add and abs keep them.

@@ -23,7 +23,7 @@ class Facts:
 
     # --- classes ---
     narrow: bool = False  # accumulates in float32 on device types that PyTorch knows by name, elsewhere in the dtype
-    selects: bool = False  # each value of its results is an element of the input: nothing is rounded
+    selects: bool = False  # each value of its results is an element of the input; so it is of all that make choices
     fourier: bool = False  # a Fourier transform beside those of torch.fft
     multiplies: bool = False  # of torch.linalg or LAPACK, but it neither factorises nor solves
     inverts: bool = False  # householder_product_backward of FunctionsManual.cpp: the gradient undoes each reflection
@@ -85,6 +85,11 @@ class Facts:
     needs_rows: bool = False  # without rows, PyTorch ends the process, divides by zero, or returns unwritten memory
     unsigned: bool = False  # for numbers below zero, PyTorch returns memory that nobody wrote
     resizes: bool = False  # a smaller tensor that grows has memory that nobody wrote
+
+    @property
+    def is_selection(self) -> bool:
+        """Return whether each value of its results is an element of the input: nothing is rounded."""
+        return self.selects or self.gathers or self.window_dims is not None
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,10 @@ def layouts_in_pairs(cell: Cell) -> Iterator[Call]:
         places = arrangements.repeatable(cell.info, sample)
         for chosen in covering(len(places) + 1):
             given = arrangements.in_layout(sample, [places[place] for place in sorted(chosen) if place < len(places)])
-            arrange = arrangements.of_several if len(places) in chosen else arrangements.with_gaps
-            words = "expanded" if len(places) in chosen else "with gaps"
+            is_expanded = len(places) in chosen
+            words, arrange = (
+                ("expanded", arrangements.of_several) if is_expanded else ("with gaps", arrangements.with_gaps)
+            )
             if given is not None:
                 yield given.named(change=f"cotangents {words}", backward=Pass(arrange))
 
@@ -299,7 +301,7 @@ def sizes_of_models(cell: Cell) -> Iterator[Call]:
 
     A library has kernels of products for each dtype. In the deep tier, all have every dtype.
     """
-    in_each_dtype = cell.op_class is OpClass.CONTRACTION or facts(cell.info.name).selects
+    in_each_dtype = cell.op_class is OpClass.CONTRACTION or facts(cell.info.name).is_selection
     if cell.deep or cell.dtype is torch.bfloat16 or in_each_dtype:
         yield from model_sizes.calls(cell, trained=True)
 
