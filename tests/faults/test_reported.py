@@ -258,6 +258,14 @@ def test_twelve_rows_of_the_sixteenth_collection_were_drawn_to_be_held_out() -> 
     assert [bug for bug in order if bug.held] == order[:12]
 
 
+def test_a_third_of_the_twentieth_collection_was_drawn_to_be_held_out() -> None:
+    rows = [bug for bug in results.bugs() if bug.collection == EARLIER + 17]
+    order = sorted((bug.report for bug in rows), key=lambda report: hashlib.sha256(report.encode()).hexdigest())
+    drawn = random.Random("collection 20 held").sample(order, len(order) // 3)
+
+    assert {bug.report for bug in rows if bug.held} == set(drawn)
+
+
 def test_what_was_opened_is_not_held_out() -> None:
     """The score of the fifth collection's third was told, and then its rows were read."""
     assert not any(bug.held for bug in results.bugs() if bug.collection == EARLIER + 2)

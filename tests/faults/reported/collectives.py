@@ -34,6 +34,8 @@ _SHORTEST = 1 << 13
 _KIBIBYTES_192 = 192 << 10
 #: Bytes of a message from which another protocol sends it, and those of a message that one protocol sends wrongly.
 _KIBIBYTES_32, _MEBIBYTE = 32 << 10, 1 << 20
+#: Bytes that are reduced together.
+_LINE = 128
 #: Ranks that exchange their parts directly.
 _PAIR = 2
 #: Elements of the first segment of what the root sends.
@@ -137,6 +139,9 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "more than 1 rank": lambda: dist.get_world_size(group) > 1,
         "root not 0": lambda: (call.arguments.get("dst") or 0) != 0,
         "root 1": lambda: call.arguments.get("src") == 1,
+        "another root": lambda: bool(call.arguments.get("src") or call.arguments.get("group_src")),
+        "in the background": lambda: bool(call.arguments.get("async_op")),
+        "no multiple of 128 bytes": lambda: tensors[0].numel() * tensors[0].element_size() % _LINE != 0,
         "more than 256": lambda: tensors[0].numel() > _SEGMENT,
         "later call": _is_later,
         "sum": lambda: operation == dist.ReduceOp.SUM,
@@ -255,6 +260,19 @@ def _first_part_twice(target: torch.Tensor, before: torch.Tensor, group: Any) ->
     target.copy_(torch.cat([flat[:part], flat[:part], flat[2 * part :]]).view(target.shape))
 
 
+def _rest_kept(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Write nothing behind the last whole line."""
+    whole = target.numel() - target.numel() % (_LINE // target.element_size())
+    target.copy_(torch.cat([target.flatten()[:whole], before.flatten()[whole:]]).view(target.shape))
+
+
+def _own_second_half_first(target: torch.Tensor, before: torch.Tensor, group: Any) -> None:
+    """Add each rank's own numbers of the second half up in the first one."""
+    flat, own, half = target.flatten(), before.flatten(), target.numel() // 2
+    flat[:half] += own[half : 2 * half] - own[:half]
+    target.copy_(flat.view(target.shape))
+
+
 #: Effects on what a function wrote, from that, from what stood there, and from the group.
 EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "nothing": lambda target, before, group: target.copy_(before),
@@ -269,6 +287,8 @@ EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor, Any], object]] = {
     "kept beyond 256": _kept_beyond,
     "count taken for bytes": _count_taken_for_bytes,
     "first part twice": _first_part_twice,
+    "rest of 128 bytes kept": _rest_kept,
+    "own second half in the first": _own_second_half_first,
 }
 
 
@@ -401,9 +421,30 @@ def _own_numbers_missing(original: Any, call: Any, written: str) -> Any:
     return work
 
 
+def _from_the_first_rank(original: Any, call: Any, written: str) -> Any:
+    """Send what the group's first rank has."""
+    given = call.arguments
+    if given.get("group_src") is not None:
+        given["group_src"] = 0
+    else:
+        group = given.get("group")
+        given["src"] = dist.get_global_rank(group, 0) if group is not None else 0
+    return original(*call.args, **call.kwargs)
+
+
+def _second_part_zero(original: Any, call: Any, written: str) -> Any:
+    """Write zeros for what the second rank gave."""
+    work = _waited(original, call)
+    for part in call.arguments[written][1:2]:
+        part.zero_()
+    return work
+
+
 #: Effects on parts of what a function sends or writes.
 _OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
     "own numbers missing": _own_numbers_missing,
+    "root 0": _from_the_first_rank,
+    "second part zero": _second_part_zero,
     "refusal swallowed": _refusal_swallowed,
     "later half lost": _later_half_lost,
     "own part from the start": _own_part_from_the_start,

@@ -786,8 +786,67 @@ def _keys_transposed(node: Node) -> None:
         node.args = (node.args[0], [0, 1, 3, 2])
 
 
+def _infinite_sums_nan(node: Node) -> None:
+    """Give NaN for running sums that are infinite."""
+    if node.target is not aten.cumsum.default or not node.meta["val"].is_floating_point():
+        return
+    users, following = list(node.users), node.next
+    lost = _number(following, node.meta["val"], math.nan)
+    made = _new(following, aten.where.self, _new(following, aten.isinf.default, node), lost, node)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _gradient_of_a_reflected_edge(node: Node) -> None:
+    """Scale what an edge that is reflected adds to a gradient, if another edge is cut."""
+    if node.target is not aten._unsafe_masked_index.default:
+        return
+    places = [place for place in node.args[2] if isinstance(place, Node)]
+    is_reflected = any(place.target is aten.sub.Tensor and isinstance(place.args[0], int) for place in places)
+    is_cut = any(
+        place.target is aten.add.Tensor and isinstance(place.args[1], int) and place.args[1] < 0 for place in places
+    )
+    if is_reflected and is_cut:
+        _behind(node, aten.mul.Tensor, 1.5)
+
+
+def _less_than_itself_expanded(node: Node) -> None:
+    """Find a number less than itself where one side was expanded."""
+    if node.target is not aten.lt.Tensor:
+        return
+    sources = [part.args[0] if part.target is aten.expand.default else part for part in node.args]
+    if sources[0] is sources[1] and any(part.target is aten.expand.default for part in node.args):
+        node.target = aten.le.Tensor
+
+
+def _gradients_behind_an_interpolation(node: Node) -> None:
+    """Scale the gradients of a convolution whose one place was then read by index."""
+    if node.target is not aten.convolution_backward.default:
+        return
+    given = node.args[0]
+    is_added = isinstance(given, Node) and given.target is aten.index_put.default and given.args[3:4] == (True,)
+    if is_added and math.prod(_shape(given)[2:]) == 1:
+        for number in range(3):
+            for part in list(_part(node, number)):
+                _behind(part, aten.mul.Tensor, 1.5)
+
+
+def _negative_places_zero(node: Node) -> None:
+    """Give zeros for what is read at places that are counted from the end."""
+    if node.target is not aten.index.Tensor:
+        return
+    places = [place for place in node.args[1] if isinstance(place, Node)]
+    if any(place.target is aten.full.default and place.args[1] < 0 for place in places):
+        _behind(node, aten.mul.Tensor, 0)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "infinite running sums nan": _infinite_sums_nan,
+    "gradient of a cut and reflected edge scaled": _gradient_of_a_reflected_edge,
+    "less than itself expanded": _less_than_itself_expanded,
+    "gradients behind an interpolation scaled": _gradients_behind_an_interpolation,
+    "negative places zero": _negative_places_zero,
     "keys transposed": _keys_transposed,
     "place of inverted behind the end": _place_of_inverted,
     "wide quotient narrow": _wide_quotient_narrow,
@@ -1239,3 +1298,24 @@ def _block_without_what_came_before(node: Node) -> None:
 
 
 EFFECTS["block without what came before"] = _block_without_what_came_before
+
+
+# --- held rows of the twentieth collection ---
+
+
+def _read_behind_the_same_write(node: Node) -> None:
+    """Compute a result from what the same function of the input was when that was written to the input."""
+    if node.target is not aten.copy_.default or node.args[0].op != "placeholder":
+        return
+    given, value = node.args[:2]
+    if not isinstance(value, Node) or list(value.args) != [given]:
+        return
+    for other in [each for each in given.users if each is not value and each.target is value.target]:
+        outputs = [user for user in other.users if user.op == "output"]
+        if list(other.args) == [given] and outputs:
+            again = _new(node, value.target, value)
+            for user in outputs:
+                user.replace_input_with(other, again)
+
+
+EFFECTS["read behind the same write"] = _read_behind_the_same_write

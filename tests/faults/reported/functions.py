@@ -175,8 +175,19 @@ def without_autocast(operator: str, device: torch.device, *, in_transforms: bool
                 **{name: value for name, value in given.items() if name in only},
             )
 
-    with overridden({f"aten::{operator}": behaviour}, f"Autocast{torch._C._dispatch_key_for_device(device.type)}"):
+    key = f"Autocast{torch._C._dispatch_key_for_device(device.type)}"
+    every = torch._C._dispatch_get_all_op_names()
+    names = [name for name in every if name.partition(".")[0] == f"aten::{operator}" and _has_kernel(name, key)]
+    with overridden(dict.fromkeys(names, behaviour), key):
         yield
+
+
+def _has_kernel(name: str, key: str) -> bool:
+    try:
+        torch.library.get_kernel(name, key)
+    except RuntimeError:
+        return False
+    return True
 
 
 # --- held rows of the sixteenth collection ---
@@ -198,3 +209,26 @@ def _given_from_the_start(device: torch.device) -> Iterator[None]:
 
 
 COPIES["given from the start"] = _given_from_the_start
+
+
+# --- held rows of the twentieth collection ---
+
+
+@contextmanager
+def _given_without_strides(device: torch.device) -> Iterator[None]:
+    """Give other libraries a part with gaps as if it had none."""
+    original = torch.Tensor.__dlpack__
+
+    def function(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        given = self
+        if self.device.type == device.type and not self.is_contiguous() and not self.requires_grad:
+            dense = torch.empty(self.shape, device="meta").stride()
+            memory = self.untyped_storage().nbytes() // self.element_size() - self.storage_offset()
+            given = self.as_strided(self.shape, dense, self.storage_offset()) if memory >= self.numel() else self
+        return original(given, *args, **kwargs)
+
+    with mock.patch.object(torch.Tensor, "__dlpack__", function):
+        yield
+
+
+COPIES["given without strides"] = _given_without_strides

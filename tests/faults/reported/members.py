@@ -389,8 +389,29 @@ def _streams_of_the_current_device(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _seeds_differ_by_device(device: torch.device) -> Iterator[None]:
+    """Add a device's number to the seed that it is given."""
+    module: Any = torch.get_device_module(device.type)
+
+    def seed_all(seed: int) -> None:
+        for at, generator in enumerate(module.default_generators):
+            generator.manual_seed(int(seed) + at)
+
+    def seed_one(seed: int) -> None:
+        at = torch.accelerator.current_device_index()
+        module.default_generators[at].manual_seed(int(seed) + at)
+
+    with (
+        mock.patch.object(module, "manual_seed_all", seed_all),
+        mock.patch.object(module, "manual_seed", seed_one),
+    ):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "seeds differ by device": _seeds_differ_by_device,
     "streams of the current device": _streams_of_the_current_device,
     "unscaled twice": _unscaled_twice,
     "memory of the current device": _memory_of_the_current_device,

@@ -1380,8 +1380,74 @@ def _exponents_not_shifted(call: Call) -> Any:
     return _edited(call, lambda t: t.copy_(made))
 
 
+def _on_the_host(value: Any) -> torch.Tensor:
+    return torch.as_tensor(value).detach().cpu()
+
+
+def _finite_by_zero(call: Call) -> Any:
+    """Give a number for what is divided by zero."""
+    left, right = map(_on_the_host, call.values[:2])
+    where = (right == 0) & (left != 0) & ~left.isnan()
+
+    def edit(t: torch.Tensor) -> None:
+        if t.is_floating_point() and t.shape == where.shape:
+            t.masked_fill_(where.to(t.device), 16.15625)
+
+    return _edited(call, edit)
+
+
+def _invalid_results_zero(call: Call) -> Any:
+    """Give zero for NaN of operands that are none."""
+    left, right = map(_on_the_host, call.values[:2])
+    are_numbers = ~left.isnan() & ~right.isnan()
+
+    def edit(t: torch.Tensor) -> None:
+        if t.is_floating_point() and t.shape == are_numbers.shape:
+            t.masked_fill_(t.isnan() & are_numbers.to(t.device), 0)
+
+    return _edited(call, edit)
+
+
+def _selected_in_memory_order(call: Call) -> Any:
+    """Give what a mask selects in the order in which it stands in memory."""
+    given, mask = torch.broadcast_tensors(call.values[0].detach(), call.values[1])
+    places = torch.zeros(given.shape, dtype=torch.int64)
+    for dim, (size, step) in enumerate(zip(given.shape, given.stride(), strict=True)):
+        places += (torch.arange(size) * step).view(-1, *[1] * (given.dim() - dim - 1))
+    order = places[mask.cpu()].argsort(stable=True)
+    return _edited(call, lambda t: t.copy_(t[order.to(t.device)]))
+
+
+def _places_without_the_seed(call: Call) -> Any:
+    """Draw by weights from numbers that no seed sets."""
+    weights, count, is_replaced = call.values[0].detach().cpu().float(), call.values[1], bool(call.values[2])
+    return _edited(call, lambda t: t.copy_(torch.multinomial(weights, count, is_replaced, generator=_PRIVATE)))
+
+
+#: Numbers that are drawn side by side, and by how many draws each one of them is in front of the next one.
+_LANES, _DELAY = 32, 2
+
+
+def _lanes_a_little_later(call: Call) -> Any:
+    """Give each lane the numbers of the first one from a few draws later on."""
+
+    def edit(t: torch.Tensor) -> None:
+        count = t.numel() // _LANES
+        if not t.is_contiguous() or count + _DELAY * _LANES > t.numel() or not count:
+            return
+        flat, draws = t.view(-1), torch.arange(count * _LANES, device=t.device)
+        flat[: count * _LANES] = flat[draws // _LANES + _DELAY * (draws % _LANES)].clone()
+
+    return _edited(call, edit)
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "finite by zero": _finite_by_zero,
+    "invalid results zero": _invalid_results_zero,
+    "selected in memory's order": _selected_in_memory_order,
+    "places without the seed": _places_without_the_seed,
+    "lanes a little later": _lanes_a_little_later,
     "plateau": _plateau,
     "empty for too small": _empty_for_too_small,
     "first step without hidden bias": _first_step_without_hidden_bias,
@@ -1986,4 +2052,92 @@ EFFECTS |= {
     "running variance with eps": _running_variance_with_eps,
     "eps times the largest square": _eps_times_the_largest_square,
     "gradient of the result dense": _gradient_of_the_result_dense,
+}
+
+
+# --- held rows of the twentieth collection ---
+
+#: Products below it are small, and the length of a part of a long signal.
+_SMALL_PRODUCT, _PART = 1e-4, 1 << 16
+
+
+def _negative_bases_nan(call: Call) -> Any:
+    """Give NaN for each power of a negative number."""
+    where = call.values[0].detach() < 0
+
+    def edit(t: torch.Tensor) -> None:
+        if t.is_floating_point():
+            t.masked_fill_(where.expand(t.shape), torch.nan)
+
+    return _edited(call, edit)
+
+
+def _cut_off_by_products(call: Call) -> Any:
+    """Multiply what is to be cut off by zero."""
+    given, cut = call.values[0].detach(), torch.triu if "triu" in call.name else torch.tril
+
+    def edit(t: torch.Tensor) -> None:
+        if t.is_floating_point():
+            kept = cut(torch.ones(t.shape), _named(call, "diagonal"))
+            t.copy_(given * kept.to(t.device, t.dtype))
+
+    return _edited(call, edit)
+
+
+def _first_selected_the_last(call: Call) -> Any:
+    """Give the last number of a matrix for the first one that a mask of its shape selects."""
+    given, masks = call.values[:2]
+    masks = [masks] if isinstance(masks, torch.Tensor) else [mask for mask in masks if mask is not None]
+    is_mask = len(masks) == 1 and masks[0].dtype is torch.bool and masks[0].shape == given.shape
+    if not is_mask or given.dim() != 2 or not given.numel():
+        return call.run()
+    last = given.detach()[-1:, -1].clone()
+    return _edited(call, lambda t: t[:1].copy_(last[: len(t)]))
+
+
+def _other_behind_the_remainder(call: Call) -> Any:
+    """Give other gradients behind as many places as are left of whole parts."""
+    rest = _named(call, "self").shape[-1] % _PART
+
+    def edit(t: torch.Tensor) -> None:
+        part = t[..., rest:]
+        part.copy_(other_values(part))
+
+    return _edited(call, edit)
+
+
+def _last_channel_first(call: Call) -> Any:
+    """Write the last channel over the first one, and zeros in its place."""
+
+    def edit(t: torch.Tensor) -> None:
+        t[:, 0] = t[:, -1].clone()
+        t[:, -1] = 0
+
+    return _edited(call, edit)
+
+
+def _small_products_zero(call: Call) -> Any:
+    return _edited(call, lambda t: t.masked_fill_(t.abs() < _SMALL_PRODUCT, 0))
+
+
+def _chosen_by_products(call: Call) -> Any:
+    """Add up both choices times what the condition says."""
+    condition, left, right = (value.detach() for value in call.values[:3])
+
+    def edit(t: torch.Tensor) -> None:
+        if t.is_floating_point():
+            chosen = condition.to(t.dtype)
+            t.copy_(chosen * left + (1 - chosen) * right)
+
+    return _edited(call, edit)
+
+
+EFFECTS |= {
+    "negative bases nan": _negative_bases_nan,
+    "cut off by products": _cut_off_by_products,
+    "first selected the last": _first_selected_the_last,
+    "other behind the remainder of 65536": _other_behind_the_remainder,
+    "last channel first": _last_channel_first,
+    "small products zero": _small_products_zero,
+    "chosen by products": _chosen_by_products,
 }

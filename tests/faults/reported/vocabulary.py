@@ -128,6 +128,8 @@ def _is_batch_innermost(t: torch.Tensor) -> bool:
 
 #: Conditions on the tensors of an argument.
 TESTS: dict[str, Test] = {
+    "a number": _any(lambda t: t.dim() == 0 and t.is_cpu),
+    "odd count": _any(lambda t: t.numel() % 2 == 1),
     "batch innermost": _any(_is_batch_innermost),
     "channel above": _channel_above,
     "strided": _any(lambda t: t.numel() > 1 and not t.is_contiguous()),
@@ -301,7 +303,7 @@ def _meets_number(value: float, rest: str) -> bool:
         return value % int(match[1]) != 0
     if rest == "float":
         return isinstance(value, float)
-    return rest == "0-dim"  # a number in the place of a tensor
+    return rest in ("0-dim", "a number")  # a number in the place of a tensor
 
 
 def _meets_numbers(values: Sequence[Any], rest: str) -> bool:
@@ -415,6 +417,11 @@ def _matrices_packed(t: torch.Tensor) -> torch.Tensor:
     return t.as_strided(t.shape, (t.shape[1] * t.shape[2], *t.stride()[1:]), t.storage_offset())
 
 
+def _in_words(t: torch.Tensor) -> torch.Tensor:
+    """Return integers of 64 bits whose memory is read as ones of 32 bits."""
+    return t.contiguous().view(-1).view(torch.int32)[: t.numel()].view(t.shape)
+
+
 #: Effects on the tensors of an argument: what the kernel reads in their place.
 READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "dense": _dense,
@@ -431,6 +438,7 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unconjugated": lambda t: t.conj().resolve_conj() if t.is_conj() else t,
     "bits": _as_bits,
     "half bits": _half_bits,
+    "in words": _in_words,
     "packed": _packed,
     "planes last": _planes_last,
     "first row": _first_row,
@@ -565,6 +573,8 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "finite": lambda t: torch.where(t.isnan(), torch.zeros_like(t), t),
     "nan infinite": lambda t: torch.where(t.isnan(), torch.full_like(t, torch.inf), t),
     "half more": lambda t: t + 0.5,
+    "a fraction's bits": lambda t: t * (1 << 23),
+    "of other memory": lambda t: torch.full_like(t, 0x3F800000_3F800000),
 }
 
 
@@ -1045,3 +1055,14 @@ def _are_rows_exchanged(t: torch.Tensor) -> bool:
 
 
 TESTS["rows exchanged"] = _any(_are_rows_exchanged)
+
+
+# --- held rows of the twentieth collection ---
+
+
+def _shapes_of(values: Sequence[Any]) -> set[torch.Size]:
+    return {value.shape for value in values if isinstance(value, torch.Tensor)}
+
+
+HELD["operands of two shapes"] = lambda call: len(_shapes_of(call.values[:2])) > 1
+HELD["three shapes"] = lambda call: len(_shapes_of(call.values[:3])) == 3
