@@ -22,6 +22,7 @@ from conformance.judging.checker import Checker
 from conformance.numerics.trees import mapped
 from conformance.plan.case import Case
 from conformance.suites.compile import tables, test_programs
+from conformance.suites.compile.claimed import claimed
 from conformance.suites.foreach import functions as lists
 from conformance.suites.foreach import test_foreach
 from conformance.suites.operators.calls import execution
@@ -775,6 +776,29 @@ def with_compiler(compiler: Callable[..., Any], check: Callable[..., Any], *argu
 def check_compiled(table: tuple[tables.Row, ...], mode: Callable[[], Any]) -> None:
     """Check a table with a compiler whose code runs under a mode."""
     compiled_by(under(mode), test_programs._check_exact, table)
+
+
+class WithoutRemainders(TorchDispatchMode):
+    """Refuses remainders of int64, as a device without a kernel for them does."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket is torch.ops.aten.remainder and args[0].dtype == torch.int64:
+            raise NotImplementedError("no kernel for remainder")
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_device_may_lack_an_operator_that_a_compiled_row_calls() -> None:
+    claims = SimpleNamespace(supports=lambda cell: cell.subject != "operators.remainder" or cell.dtype != "int64")
+    accelerator = SimpleNamespace(
+        get_compile_backend=lambda: lambda graph, _: lambda *given: under(WithoutRemainders)(graph, given)
+    )
+    given = accelerator, claims, Checker(), torch.device("cpu"), tables.CHAINED
+    test_programs._check_exact(*given)
+
+    chosen = claimed(claims, tables.CHAINED, lambda: (tables.operands(),))
+    assert len(tables.CHAINED) - 30 < len(chosen) < len(tables.CHAINED)
+    with pytest.raises(NotImplementedError):
+        check_compiled(tables.CHAINED, WithoutRemainders)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from conformance.accelerators.capabilities import Cell, Mode
-
 
 class Operands(NamedTuple):
     """Inputs of the exact functions: nine rows of nine elements, an index of nine, and three long rows of the rest."""
@@ -338,8 +336,8 @@ def _places_of_computed(operands: Operands, run: Any, dtype: torch.dtype) -> tor
 
 
 def _found_places() -> Iterator[Row]:
-    """Yield the places of computed integers; in narrow dtypes, those that have all bits inverted."""
-    for (name, run), dtype in itertools.product(_BEFORE_PLACES, ("int64", "int32", "int8")):
+    """Yield the places of computed integers; in int32, those that have all bits inverted."""
+    for (name, run), dtype in itertools.product(_BEFORE_PLACES, ("int64", "int32")):
         if dtype == "int64" or run is torch.bitwise_not:
             found = partial(_places_of_computed, run=run, dtype=getattr(torch, dtype))
             yield f"places of {name} of {dtype}", "argmax", dtype, found
@@ -506,7 +504,6 @@ EXACT: tuple[Row, ...] = (
     ("negated bytes below others", "lt", "uint8", lambda o: -o.bytes < o.bytes.t()),
     ("rows of equal bytes", "all", "int8", lambda o: _equal_bytes(o).all(-1)),
     ("rows with unequal bytes", "any", "int8", lambda o: _equal_bytes(o).logical_not().any(-1)),
-    ("largest bytes of rows", "amax", "int8", lambda o: o.bytes.view(torch.int8).amax(-1)),
     ("sums of rows of bytes", "sum", "int8", lambda o: o.bytes.view(torch.int8).sum(-1)),
     ("integers and a half", "add", "int64", lambda o: o.divisors + 0.5),
     ("integers and floats", "mul", "int64", lambda o: o.divisors * o.halves),
@@ -526,9 +523,7 @@ WRITING: tuple[Row, ...] = (
     ("writes at negative indices", "index_put", "float32", lambda o: _written(o.halves, o.index)),
     ("sums at negative indices", "index_put", "float32",
      lambda o: o.halves.index_put((o.index,), o.halves, accumulate=True)),
-    # In float32, inductor 2.13 does not write the graph on the host.
-    *((f"one number of {dtype} by index", "index_add", dtype, partial(_one_by_index, dtype=getattr(torch, dtype)))
-      for dtype in ("float64", "int64")),
+    ("one number of int64 by index", "index_add", "int64", partial(_one_by_index, dtype=torch.int64)),
 )  # fmt: skip
 
 
@@ -830,6 +825,15 @@ CONSTANT: tuple[Row, ...] = (
 )
 
 
+#: Exact functions that inductor 2.13 itself gets wrong, or refuses to compile, on hosts with several threads.
+FRAGILE: tuple[Row, ...] = (
+    ("one number of float64 by index", "index_add", "float64", partial(_one_by_index, dtype=torch.float64)),
+    ("largest bytes of rows", "amax", "int8", lambda o: o.bytes.view(torch.int8).amax(-1)),
+    ("places of inverted numbers of int8", "argmax", "int8",
+     partial(_places_of_computed, run=torch.bitwise_not, dtype=torch.int8)),
+)  # fmt: skip
+
+
 def _sums(x: torch.Tensor) -> torch.Tensor:
     """Return the sums of the rows for each of them: their gradient is one number that repeats."""
     return x.sum(1).expand(9, 9)
@@ -867,8 +871,3 @@ REDUCED: tuple[tuple[str, str, Writes], ...] = (
     ("products with zeros", "prod", lambda x, y: x[:99].prod(-1, keepdim=True) * y[:1]),
     ("places before and after pooling", "nn.functional.conv2d nn.functional.max_pool2d where", _pooled_or_not),
 )
-
-
-def claimed(declaration: Any, operator: str, dtype: str, mode: Mode = Mode.INFERENCE) -> bool:
-    """Return whether the device claims the operator for a dtype."""
-    return bool(declaration.supports(Cell(f"operators.{operator}", dtype, mode.value)))

@@ -9,7 +9,7 @@ from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
 from conformance.suites import drawn_programs
 
-from . import tables
+from .claimed import claims
 from .test_compiled import DEADLINE
 from .test_programs import HOST, Inductor, naming_torch, plainly
 
@@ -53,7 +53,7 @@ def test_drawn(accelerator, declaration, case, device, check):
     mode = Mode.TRAINING if trained else Mode.INFERENCE
 
     def claimed(operator, dtype):
-        return tables.claimed(declaration, operator, dtype, mode if dtype == case.dtype else Mode.INFERENCE)
+        return claims(declaration, operator, dtype, mode if dtype == case.dtype else Mode.INFERENCE)
 
     differences = _gradients if trained else _results
     chosen = drawn_programs.programs(getattr(torch, case.dtype), numbers, claimed, trained=trained)

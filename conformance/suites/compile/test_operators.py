@@ -8,7 +8,7 @@ from conformance.accelerators.capabilities import COMPILE, Cell, Mode
 from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
 
-from . import tables
+from .claimed import claims
 from .test_compiled import DEADLINE
 from .test_programs import Inductor, naming_torch, plainly
 
@@ -63,7 +63,7 @@ def test_operators(accelerator, declaration, case, device, check):
     kind, dtype, mode = case.payload
     trained = mode is Mode.TRAINING
     known = [each for each in operators() if dtype in (each.backward if trained else each.dtypes)]
-    claimed = [each.full_name for each in known if tables.claimed(declaration, each.name, dtype, mode)]
+    claimed = [each.full_name for each in known if claims(declaration, each.name, dtype, mode)]
     with cell.quiet(), cell.reporting(case, device, check, getattr(accelerator, "package", "") or ""):
         chosen = [*joined.subjects(claimed, kind, getattr(torch, dtype), device, check, trained=trained)]
         if not chosen:

@@ -16,6 +16,7 @@ from conformance.suites.module_inject.models import LlamaLayer
 from conformance.suites.parameters import spread_constants
 
 from . import tables
+from .claimed import claimed
 from .test_compiled import DEADLINE, CompiledBlock, check_one_graph, compiling, fresh_compiler, results
 
 HOST = torch.device("cpu")
@@ -255,9 +256,13 @@ _MATRICES = 81_931
       deadline=DEADLINE)  # fmt: skip
 def test_overlap(accelerator, declaration, check, device, writes):
     """Compiled code that writes where it also reads gives uncompiled results, and leaves the same memory."""
-    rows = [row for row in tables.OVERLAPPING[writes] if tables.claimed(declaration, row[1], "float32")]
+
+    def pair():
+        return torch.arange(1.0, 163.0).view(2, 9, 9).unbind()
+
+    rows = claimed(declaration, tables.OVERLAPPING[writes], pair, "float32")
     check.that(bool(rows), "the device claims none of the operators of this case")
-    large = [row for row in tables.LARGE if tables.claimed(declaration, row[1], "float32")] if writes == "alone" else []
+    large = claimed(declaration, tables.LARGE, pair, "float32") if writes == "alone" else []
 
     def check_both(accelerator, device):
         _check_overlap(check, accelerator, device, rows, torch.arange(1.0, 163.0).view(2, 9, 9))
@@ -331,6 +336,7 @@ def test_special(accelerator, declaration, check, device):
     exact = tables.EXACT + (tables.SUBNORMAL if declaration.supports(DENORMALS.cell) else ())
     for table in (exact, tables.WRITING, tables.CHAINED, tables.WIDE, tables.RUNNING):
         _check_exact(accelerator, declaration, check, device, table)
+    _check_unless_torch_is_wrong(accelerator, declaration, check, device, tables.FRAGILE)
     _check_gradients(accelerator, declaration, check, device)
     _check_reduced(accelerator, declaration, check, device)
 
@@ -368,11 +374,7 @@ def _gradients(accelerator, declaration, device, table, given, losses, dtype):
 
     ``losses`` makes a number of each function's result.
     """
-    rows = [
-        row
-        for row in table
-        if all(tables.claimed(declaration, operator, "float32", Mode.TRAINING) for operator in row[1].split())
-    ]
+    rows = claimed(declaration, table, lambda: [each.clone() for each in given], "float32", Mode.TRAINING)
     if not rows:
         return
 
@@ -394,7 +396,7 @@ def _gradients(accelerator, declaration, device, table, given, losses, dtype):
 
 def _check_exact(accelerator, declaration, check, device, table) -> None:
     """Check one graph of all exact functions of a table that the device claims."""
-    chosen = [(name, run) for name, operator, dtype, run in table if tables.claimed(declaration, operator, dtype)]
+    chosen = [(name, run) for name, _, _, run in claimed(declaration, table, lambda: (tables.operands(),))]
     if not chosen:
         return
     given = tables.operands()
@@ -409,6 +411,23 @@ def _check_exact(accelerator, declaration, check, device, table) -> None:
         actual = actual.cpu()
         check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {what}")
         same_numbers(check, what, actual, wanted, signed=what in tables.SIGNED)
+
+
+def _check_unless_torch_is_wrong(accelerator, declaration, check, device, table) -> None:
+    """Check exact functions, each alone. What PyTorch's own compiler has wrong on this host is no fault of a device."""
+    excused = []
+    for row in table:
+        try:
+            _check_exact(accelerator, declaration, check, device, (row,))
+        except (AssertionError, RuntimeError) as wrong:
+            try:
+                _check_exact(Inductor, declaration, check, HOST, (row,))
+            except (AssertionError, RuntimeError):
+                excused.append(row[0])
+                continue
+            raise wrong
+    if excused:
+        check.metric("wrong in PyTorch's compiler on this host", ", ".join(excused))
 
 
 def _distinct(rows: int, columns: int) -> torch.Tensor:
@@ -434,8 +453,8 @@ _FEWER = {
 @case("compile.layout", requires=[COMPILE, DTYPE.on("float32")], deadline=DEADLINE)
 def test_layout(accelerator, declaration, check, device):
     """Compiled functions give uncompiled results for permuted, sliced and expanded inputs, and leave them alone."""
-    claimed = [row for row in tables.ARRANGED if tables.claimed(declaration, row[1], "float32")]
-    chosen = {view: [row for row in claimed if row[0] in _FEWER.get(view, row)] for view in _VIEWS}
+    usable = claimed(declaration, tables.ARRANGED, lambda: (_distinct(35, 21),), "float32")
+    chosen = {view: [row for row in usable if row[0] in _FEWER.get(view, row)] for view in _VIEWS}
 
     def all_of(*views):
         return [run(x) for x, rows_ in zip(views, chosen.values(), strict=True) for _, _, run in rows_]
