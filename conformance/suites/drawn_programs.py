@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from conformance.numerics.nearness import Near, bound_of, near, relative_error
 from conformance.numerics.same import same_numbers
+from conformance.suites import called_operators
 
 from .drawn_steps import BESIDE, BY_CALLS, DRAWN, EXACT, LAYERS, OF_ROUNDED, ROUNDED, VIEWS, Step
 
@@ -211,6 +212,12 @@ def programs(
         return None
 
     return [each for each in map(program, numbers) if each and all(claimed(*cell) for cell in each.needs)]
+
+
+def is_claimed(declaration: Any, program: Program) -> bool:
+    """Return whether the device claims each operator that a program calls."""
+    inputs, function = program.made()
+    return called_operators.are_claimed(declaration, function, inputs)
 
 
 def _of_calls(usable: _Usable, letter: str, kind: str) -> _Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from conformance.accelerators.capabilities import DETERMINISTIC
+from conformance.accelerators.capabilities import DETERMINISTIC, Cell, Mode
 from conformance.plan.case import case
 from conformance.suites.shared_bodies import deterministic
 
@@ -44,11 +44,24 @@ def value_and_gradient(function, source):
     leaf = source.clone().requires_grad_()
     value = function(leaf)
     # Different weights, because the plain sum of a softmax or a layer norm has a gradient of zero.
-    (value * torch.linspace(0.5, 1.5, value.numel(), device=value.device).view_as(value)).sum().backward()
+    (value * torch.linspace(0.5, 1.5, value.numel()).view(value.shape).to(value.device)).sum().backward()
     return {"value": value.detach().cpu(), "gradient": leaf.grad.cpu()}
 
 
-@case("accelerator.determinism.repeats", requires=[DETERMINISTIC], axes={"function": sorted(FUNCTIONS)})
+#: The operators of functions that have another name than theirs.
+_OPERATORS = {
+    "linear": "nn.functional.linear",
+    "layer_norm": "nn.functional.layer_norm",
+    "conv1d": "nn.functional.conv1d",
+    "embedding": "nn.functional.embedding",
+}
+_NEEDS = {
+    name: [DETERMINISTIC, Cell(f"operators.{_OPERATORS.get(name, name)}", "float32", Mode.TRAINING.value)]
+    for name in sorted(FUNCTIONS)
+}
+
+
+@case("accelerator.determinism.repeats", axes={"function": _NEEDS})
 def test_repeats(device, function):
     """In deterministic mode a value and its gradient have the same bits four times in a row."""
     source = torch.randn(ROWS, COLUMNS, device=device)

@@ -136,7 +136,7 @@ def test_multinomial(device, check):
     for name, given in layouts.items():
         drawn = torch.multinomial(given, CHOSEN, replacement=True).cpu()
         several = torch.multinomial(given, 3).cpu()
-        single = torch.cat([torch.multinomial(given[:1], 1) for _ in range(64)]).cpu().flatten()
+        single = torch.cat([torch.multinomial(given[:1], 1).cpu() for _ in range(64)]).flatten()
 
         for row, right in enumerate(rows / rows.sum(1, keepdim=True)):
             count = torch.bincount(drawn[row].clamp(0, len(WEIGHTS)), minlength=len(WEIGHTS) + 1)

@@ -62,9 +62,13 @@ def test_draws(accelerator, device, function, check):
         _half_open(accelerator, device, check)
 
 
+#: Operators of the functions of large integers.
+_ON_INTEGERS = ("add", "sub", "mul", "sum", "eq", "ne", "masked_fill", "clamp", "max.reduction_no_dim")
+
+
 @case(
     "accelerator.laws.large_integers",
-    axes={"dtype": {dtype: _computes("add", "mul", "sum", "eq", dtype=dtype) for dtype in INTEGERS}},
+    axes={"dtype": {dtype: _computes(*_ON_INTEGERS, dtype=dtype) for dtype in INTEGERS}},
 )
 def test_large_integers(device, dtype, check):
     """Integers that a float cannot hold keep their last bit, as values and as scalars."""
@@ -103,7 +107,8 @@ def test_large_integers(device, dtype, check):
     check.equal(values[3].item(), number, "item()")
 
 
-@case("accelerator.laws.host_scalars", requires=_computes("add", "mul", "where", "pow"))
+@case("accelerator.laws.host_scalars",
+      requires=_computes("add", "sub", "mul", "div.no_rounding_mode", "where", "gt", "pow"))  # fmt: skip
 def test_host_scalars(device, check):
     """A tensor without dimensions on the host joins tensors of the device, also as one element of a table there."""
     for name, two in (("a number", torch.tensor(2.0)), ("an element", torch.tensor([5.0, 2.0, 7.0])[1])):

@@ -309,7 +309,7 @@ def test_values(accelerator, check):
         name = accelerator.device_name(index)
         kept = [torch.full((BLOCK // 64,), float(number), device=name) for number in range(2 * ROUNDS)]
         for number, tensor in enumerate(kept):
-            check.that(bool((tensor == number).all()), f"tensor {number} on device {index} has another's values")
+            check.that(bool((tensor.cpu() == number).all()), f"tensor {number} on device {index} has another's values")
 
     _in_two_threads(lambda: _on_each_device(accelerator, on_device))
 
@@ -386,7 +386,7 @@ def test_recorded(accelerator, check):
             side.synchronize()
             where = f"round {number} on device {index} in {threading.current_thread().name}"
             check.equal(read.cpu(), numbers(HOST, number), f"{where}: what the side stream has read")
-            kept = all(bool((tensor == -7).all()) for tensor in others)
+            kept = all(bool((tensor.cpu() == -7).all()) for tensor in others)
             check.that(kept, f"{where}: a tensor that was made later has other values")
 
     _in_two_threads(lambda: _on_each_device(accelerator, on_device))

@@ -48,17 +48,17 @@ def test_programs(declaration, case, device, check):
     chosen = drawn_programs.programs(dtype, numbers, claimed, by_calls=True, trained=trained)
     if not chosen:
         raise EnvironmentLacks("the device claims no program of this case")
-    said = [_difference(device, check, program, trained=trained) for program in chosen]
+    said = [_difference(device, declaration, check, program, trained=trained) for program in chosen]
     if not any(said):
         return
     program, message = drawn_programs.first_wrong(
-        chosen, said, lambda program: _difference(device, check, program, trained=trained)
+        chosen, said, lambda program: _difference(device, declaration, check, program, trained=trained)
     )
     check.that(False, f"{message}:\n{program.text}\nwrong: {sum(map(bool, said))} of {len(chosen)} programs")
 
 
-def _difference(device, check, program, *, trained):
-    """Return what is wrong with a program on the device; "" for nothing."""
+def _difference(device, declaration, check, program, *, trained):
+    """Return what is wrong with a program on the device; "" for nothing, and if it calls more than the device claims."""
     inputs, function = program.made()
     given = program.inputs_on(device)
     try:
@@ -68,6 +68,8 @@ def _difference(device, check, program, *, trained):
             found, due = (drawn_programs.gradients(each, function) for each in (given, inputs))
             pairs += zip(program.gradient_names(inputs), found, due, strict=True)
     except Exception as error:
+        if not drawn_programs.is_claimed(declaration, program):
+            return ""
         return f"refused: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     pairs += [(f"{name} afterwards", *each) for (name, *_), *each in zip(program.inputs, given, inputs, strict=True)]
     return drawn_programs.difference(check, program, pairs)

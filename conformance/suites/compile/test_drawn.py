@@ -56,7 +56,8 @@ def test_drawn(accelerator, declaration, case, device, check):
         return claims(declaration, operator, dtype, mode if dtype == case.dtype else Mode.INFERENCE)
 
     differences = _gradients if trained else _results
-    chosen = drawn_programs.programs(getattr(torch, case.dtype), numbers, claimed, trained=trained)
+    drawn = drawn_programs.programs(getattr(torch, case.dtype), numbers, claimed, trained=trained)
+    chosen = [program for program in drawn if drawn_programs.is_claimed(declaration, program)]
     if not chosen:
         raise EnvironmentLacks("the device claims no program of this case")
     graphs = [chosen[start : start + _TOGETHER] for start in range(0, len(chosen), _TOGETHER)]

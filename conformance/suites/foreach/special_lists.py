@@ -137,7 +137,7 @@ def check_long(
         ]
         found = function.run(call, place)(first, *arguments, **call.options)
         label = f"_foreach_{function.name}{place} with {call.label or 'a list'}, {len(host)} tensors"
-        actual = plain(torch.stack(first if place else list(found)))
+        actual = torch.stack([plain(each) for each in (first if place else found)])
         if is_floating:
             near(check, label, actual, right, Near.FORWARD)
         else:

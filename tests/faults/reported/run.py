@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +27,7 @@ from . import collectives, compiled, functions, members, operators, sequences, v
 from .results import Bug, Found, bugs, summary, table
 
 #: Processor seconds for all cases of a bug, and for one.
-_SECONDS, _DEADLINE = 90.0, 40.0
+_SECONDS, _DEADLINE = 90.0, 120.0
 #: Cases of drawn programs, which are on the subject of each operator.
 _DRAWN = {
     "operators": ("accelerator.programs[*-inference]", "accelerator.programs[*-training]"),
@@ -112,26 +113,41 @@ def _value(bug: Bug, device: torch.device) -> Any:
 
 
 def judge(bug: Bug, send: forks.Send) -> None:
-    """Send whether the bug is live, and each case with its end, until one fails."""
+    """Send whether the bug is live, and each case with its end, until one fails that passes on the healthy device."""
     place = bench.Bench()
     healthy, again = _value(bug, place.device), _value(bug, place.device)
     with armed(bug, place.device):
         broken = _value(bug, place.device)
     send(("live", liveness.same(healthy, again) and not liveness.same(healthy, broken)))
+    drawn = bench.select(_DRAWN["compiled" if bug.operator[0].startswith("compiled") else "operators"])
+    cases, started = iter((*bench.select(bug.cases), *drawn)), time.process_time()
+
+    def is_late(case: str) -> bool:
+        return time.process_time() - started > _SECONDS and case not in drawn
+
+    while case := _first_red(bug, place, (each for each in cases if not (bench.on_ranks(each) or is_late(each))), send):
+        red = _is_red(place, case)
+        send(("end", case, not red))
+        if not red:
+            return
+
+
+def _first_red(bug: Bug, place: bench.Bench, cases: Iterator[str], send: forks.Send) -> str:
+    """Run cases on the broken device until one fails, and return it, or nothing."""
     with armed(bug, place.device):
-        started = time.process_time()
-        drawn = bench.select(_DRAWN["compiled" if bug.operator[0].startswith("compiled") else "operators"])
-        for case in (*bench.select(bug.cases), *drawn):
-            is_late = time.process_time() - started > _SECONDS and case not in drawn
-            if bench.on_ranks(case) or is_late:
-                continue
+        for case in cases:
             send(("begin", case))
-            forks.limit(_DEADLINE)
-            red = bench.is_red(place.run(case))
-            forks.limit(0)
-            send(("end", case, red))
-            if red:
-                return
+            if _is_red(place, case):
+                return case
+            send(("end", case, False))
+    return ""
+
+
+def _is_red(place: bench.Bench, case: str) -> bool:
+    forks.limit(_DEADLINE)
+    red = bench.is_red(place.run(case))
+    forks.limit(0)
+    return red
 
 
 def _found(bug: Bug, copy: forks.Copy[Bug]) -> Found:
@@ -145,8 +161,8 @@ def _found(bug: Bug, copy: forks.Copy[Bug]) -> Found:
         else:
             begun, found.ran = "", found.ran + 1
             found.by = what[0] if what[1] else ""
-    if begun and not copy.error:
-        found.by = begun  # the copy died in it
+    if begun and not copy.error and copy.status != -signal.SIGPROF:
+        found.by = begun  # the copy died in it, and not because its time was over
     if not found.live:
         found.by = ""
     return found

@@ -1,0 +1,67 @@
+"""Operators that a function calls, by running it on the host, and whether a device claims them.
+
+What a case is about has a claim of its own, and its function calls more, such as the remainder that makes its numbers.
+A device that refuses one of those is right if it does not claim it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.accelerators.capabilities import Cell, Mode
+from conformance.numerics.trees import tensors
+
+
+class _Calls(TorchDispatchMode):
+    """Keep the operators that are called, each with the dtypes of its tensors, or of its results if it has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[tuple[str, frozenset[str]]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = tensors((args, kwargs)) or tensors(result)
+        dtypes = frozenset(str(each.dtype).removeprefix("torch.") for each in known)
+        self.found.add((func.overloadpacket.__name__, dtypes))
+        return result
+
+
+@functools.cache
+def _by_kernel() -> dict[str, tuple[str, ...]]:
+    """Return the operators of PyTorch's database by the names that kernels have for them.
+
+    ``linalg.vector_norm`` is ``linalg_vector_norm``, ``nn.functional.relu`` is ``relu``, and all of ``div`` are one.
+    """
+    from conformance.suites.operators.plan.catalogue import operators
+
+    found = defaultdict(list)
+    for name in {each.name for each in operators()}:
+        words = name.removeprefix("nn.functional.").split(".")
+        for kernel in {words[0], "_".join(words)}:
+            found[kernel].append(name)
+    return {kernel: tuple(sorted(names)) for kernel, names in found.items()}
+
+
+def are_claimed(declaration: Any, run: Callable[..., Any], given: Sequence[Any]) -> bool:
+    """Run a function on the host; return whether the device claims each operator that it calls.
+
+    A kernel of several operators is claimed with one of them, in one of the dtypes of its tensors. Kernels that are no
+    operator of the database have no claim.
+    """
+    with _Calls() as calls:
+        run(*given)
+    return all(
+        any(
+            declaration.supports(Cell(f"operators.{name}", dtype, Mode.INFERENCE.value))
+            for name in _by_kernel()[kernel]
+            for dtype in dtypes
+        )
+        for kernel, dtypes in calls.found
+        if kernel in _by_kernel() and dtypes
+    )
