@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from conformance.suites.drawn_programs import Program, _Draft, gradients, programs
+from conformance.suites.drawn_programs import Program, _Draft, gradients, is_claimed, programs
 from conformance.suites.drawn_steps import BESIDE, BY_CALLS, EXACT, LAYERS, ROUNDED, Step
 from conformance.suites.operators.plan.catalogue import operators
 
@@ -80,3 +81,15 @@ def test_programs_with_gradients_have_some_that_are_not_zero() -> None:
         if not program.rounded:
             pairs = zip(gradients(*program.made()), wide, strict=True)
             assert all(torch.equal(each.double(), due) for each, due in pairs), program.text
+
+
+def test_a_program_needs_each_operator_that_it_calls() -> None:
+    """A comparison by a sign, and what a layer calls, have no name in a program's text."""
+    all_of = drawn(torch.float32, by_calls=True)
+    everything = SimpleNamespace(supports=lambda cell: True)
+    without = SimpleNamespace(supports=lambda cell: cell.subject not in ("operators.eq", "operators.mul"))
+
+    assert all(is_claimed(everything, program) for program in all_of)
+    left = [program for program in all_of if is_claimed(without, program)]
+    assert 0 < len(left) < len(all_of)
+    assert not any(" == " in step for program in left for step in program.steps)

@@ -6,11 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_DTYPE
+from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_DTYPE, DTYPES, Cell, Mode
+from conformance.accelerators.claims import Statement
+from conformance.accelerators.declaration import unsupported
 from conformance.judging.finding import EnvironmentLacks, Refused
 from conformance.plan.bundled import bundled_cases, family_of
 from conformance.plan.case import case
 from conformance.suites.ops.loading import functions, functions_if_any
+from tests.defects.bench import Bench, is_red
+from tests.faults.overloads import kernels_of_a_device, operator_of
+from tests.faults.overriding import Call, overridden
+from tests.faults.recording import key_of
 
 
 def _requirements(pattern: str) -> dict[str, set[str]]:
@@ -107,3 +113,50 @@ def test_a_placeholder_is_no_builder(builder: object) -> None:
         functions(accelerator, "AsyncIOBuilder")
     with pytest.raises(EnvironmentLacks):
         functions_if_any(accelerator, "QuantizerBuilder")
+
+
+def _without(operator: str, case: str) -> list[str]:
+    """Run a case on a device that declares an operator unsupported and refuses it; return its refusals and red ends."""
+    claims = [
+        Statement(Cell(f"operators.{operator}", dtype, mode.value), unsupported("no kernel"))
+        for dtype in DTYPES
+        for mode in Mode
+    ]
+    refused = []
+
+    def refuse(call: Call) -> None:
+        refused.append(call.name)
+        raise NotImplementedError(f"no kernel for {call.name}")
+
+    place = Bench(claims)
+    kernels = [name for name in kernels_of_a_device() if operator_of(name) == f"aten::{operator.rpartition('.')[2]}"]
+    assert kernels
+    with overridden(dict.fromkeys(kernels, refuse), key_of(place.device)):
+        verdict = place.run(case)
+    return [*refused, verdict.message] if is_red(verdict) else []
+
+
+@pytest.mark.parametrize(
+    ("operator", "case"),
+    [
+        ("topk", "accelerator.edges.nan_order[topk]"),
+        ("nn.functional.relu", "accelerator.edges.nan_order[relu]"),
+        ("cumsum", "accelerator.edges.empty[cumsum]"),
+        ("sigmoid", "utils.views.bounds[sigmoid_out]"),
+        ("index_add", "accelerator.determinism.repeats[index_add]"),
+        ("clamp", "accelerator.laws.large_integers[int32]"),
+        ("gt", "accelerator.laws.host_scalars"),
+        ("cat", "foreach.cosh[float32]"),
+        ("cat", "accelerator.laws.multinomial"),
+        ("any", "accelerator.generator.own"),
+        ("eq", "utils.placement.deep_copy"),
+        ("flip", "accelerator.edges.nan_order[maximum]"),
+    ],
+)
+def test_a_device_may_lack_an_operator_that_a_case_is_not_about(operator: str, case: str) -> None:
+    assert _without(operator, case) == []
+
+
+def test_a_device_that_lacks_what_it_claims_is_red() -> None:
+    assert _without("sub", "accelerator.edges.nan_order[topk]") == []
+    assert _without("mul", "accelerator.graph.order")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from conformance.accelerators.capabilities import DETERMINISTIC, Cell, Mode
+from conformance.accelerators.capabilities import DETERMINISTIC, Mode
 from conformance.plan.case import case
-from conformance.suites.shared_bodies import deterministic
+from conformance.suites.shared_bodies import deterministic, not_denied
 
 from .patterns import bytes_of
 
@@ -55,15 +55,12 @@ _OPERATORS = {
     "conv1d": "nn.functional.conv1d",
     "embedding": "nn.functional.embedding",
 }
-_NEEDS = {
-    name: [DETERMINISTIC, Cell(f"operators.{_OPERATORS.get(name, name)}", "float32", Mode.TRAINING.value)]
-    for name in sorted(FUNCTIONS)
-}
 
 
-@case("accelerator.determinism.repeats", axes={"function": _NEEDS})
-def test_repeats(device, function):
+@case("accelerator.determinism.repeats", requires=[DETERMINISTIC], axes={"function": sorted(FUNCTIONS)})
+def test_repeats(declaration, device, function):
     """In deterministic mode a value and its gradient have the same bits four times in a row."""
+    not_denied(declaration, _OPERATORS.get(function, function), mode=Mode.TRAINING)
     source = torch.randn(ROWS, COLUMNS, device=device)
 
     with deterministic():

@@ -5,18 +5,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from conformance.accelerators.capabilities import DTYPE, MEMORY, Cell, Mode
+from conformance.accelerators.capabilities import DTYPE, MEMORY
 from conformance.numerics.compare import without_nan
 from conformance.numerics.trees import tensors
 from conformance.plan.case import Level, case
-from conformance.suites.shared_bodies import assert_computes
-
-
-def _needs(functions, operators):
-    """Return what the case of each function needs: memory, and its operator, whose name is the function's or given."""
-    names = {name: operators.get(name, name) for name in sorted(functions)}
-    return {name: [MEMORY, Cell(f"operators.{each}", "float32", Mode.INFERENCE.value)] for name, each in names.items()}
-
+from conformance.suites.shared_bodies import assert_computes, not_denied
 
 EMPTY = {
     "add": lambda d: torch.zeros(3, 0, device=d) + torch.ones(3, 1, device=d),
@@ -54,9 +47,10 @@ _EMPTY_OPERATORS = {
 }
 
 
-@case("accelerator.edges.empty", axes={"function": _needs(EMPTY, _EMPTY_OPERATORS)})
-def test_empty(device, function):
+@case("accelerator.edges.empty", requires=[MEMORY], level=Level.CORE, axes={"function": sorted(EMPTY)})
+def test_empty(declaration, device, function):
     """Operations on tensors without elements give the same shapes and values as PyTorch on the host."""
+    not_denied(declaration, _EMPTY_OPERATORS.get(function, function))
     expected = EMPTY[function](torch.device("cpu"))
 
     result = EMPTY[function](device)
@@ -109,9 +103,10 @@ _ORDERED_OPERATORS = {
 }
 
 
-@case("accelerator.edges.nan_order", axes={"function": _needs(ORDERED, _ORDERED_OPERATORS)})
-def test_nan_order(device, function):
+@case("accelerator.edges.nan_order", requires=[MEMORY], level=Level.CORE, axes={"function": sorted(ORDERED)})
+def test_nan_order(declaration, device, function):
     """NaN orders above every number, and extremes and medians of a row with NaN are NaN."""
+    not_denied(declaration, _ORDERED_OPERATORS.get(function, function))
     nan, inf = float("nan"), float("inf")
     # Comparisons with NaN are False, so a kernel that only compares loses the NaN.
     rows = torch.tensor([[1.0, nan, -inf, 3.0, inf], [nan, nan, nan, nan, nan], [4.0, 2.0, 5.0, 1.0, 3.0]])

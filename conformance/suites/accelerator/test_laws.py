@@ -12,6 +12,7 @@ import torch
 from conformance.accelerators.capabilities import CHECKPOINT, EVENT, MEMORY_STATS, RNG, STREAM, Cell, Mode
 from conformance.judging.finding import environment_lacks
 from conformance.plan.case import case
+from conformance.suites.shared_bodies import not_denied
 
 from .drawing import compare_draws
 from .patterns import bytes_of, edge_values, random_bits
@@ -62,16 +63,14 @@ def test_draws(accelerator, device, function, check):
         _half_open(accelerator, device, check)
 
 
-#: Operators of the functions of large integers.
-_ON_INTEGERS = ("add", "sub", "mul", "sum", "eq", "ne", "masked_fill", "clamp", "max.reduction_no_dim")
-
-
 @case(
     "accelerator.laws.large_integers",
-    axes={"dtype": {dtype: _computes(*_ON_INTEGERS, dtype=dtype) for dtype in INTEGERS}},
+    axes={"dtype": {dtype: _computes("add", "mul", "sum", "eq", dtype=dtype) for dtype in INTEGERS}},
 )
-def test_large_integers(device, dtype, check):
+def test_large_integers(declaration, device, dtype, check):
     """Integers that a float cannot hold keep their last bit, as values and as scalars."""
+    for operator in ("sub", "ne", "masked_fill", "clamp", "max.reduction_no_dim"):
+        not_denied(declaration, operator, dtype)
     number, kind = INTEGERS[dtype], getattr(torch, dtype)
     host = torch.arange(number - 3, number + 62, dtype=kind)
     values = host.to(device)
@@ -107,10 +106,11 @@ def test_large_integers(device, dtype, check):
     check.equal(values[3].item(), number, "item()")
 
 
-@case("accelerator.laws.host_scalars",
-      requires=_computes("add", "sub", "mul", "div.no_rounding_mode", "where", "gt", "pow"))  # fmt: skip
-def test_host_scalars(device, check):
+@case("accelerator.laws.host_scalars", requires=_computes("add", "mul", "where", "pow"))
+def test_host_scalars(declaration, device, check):
     """A tensor without dimensions on the host joins tensors of the device, also as one element of a table there."""
+    for operator in ("sub", "div.no_rounding_mode", "gt"):
+        not_denied(declaration, operator)
     for name, two in (("a number", torch.tensor(2.0)), ("an element", torch.tensor([5.0, 2.0, 7.0])[1])):
         for work, (found, right) in _with_scalar(device, two).items():
             check.equal(found.device.type, device.type, f"{work} with {name}: the device")

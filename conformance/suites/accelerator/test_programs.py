@@ -58,7 +58,7 @@ def test_programs(declaration, case, device, check):
 
 
 def _difference(device, declaration, check, program, *, trained):
-    """Return what is wrong with a program on the device; "" for nothing, and if it calls more than the device claims."""
+    """Return what is wrong with a program on the device; "" for nothing, or if the device does not claim all of it."""
     inputs, function = program.made()
     given = program.inputs_on(device)
     try:

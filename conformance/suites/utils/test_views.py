@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from conformance.accelerators.capabilities import DTYPE, DTYPES, MEMORY, Cell, Mode
+from conformance.accelerators.capabilities import DTYPE, DTYPES, MEMORY
 from conformance.plan.case import Level, case
 from conformance.suites.accelerator.patterns import bytes_of, random_bits
+from conformance.suites.shared_bodies import not_denied
 
 
 def dtype_of(name):
@@ -185,16 +186,13 @@ _OPERATORS = {
     "sub_": "sub",
     "sum_out": "sum",
 }
-_NEEDS = {
-    write: [MEMORY, *(Cell(f"operators.{_OPERATORS[each]}", "float32", Mode.INFERENCE.value)
-                      for each in (write,) if each in _OPERATORS)]
-    for write in sorted(WRITES)
-}  # fmt: skip
 
 
-@case("utils.views.bounds", axes={"write": _NEEDS})
-def test_bounds(device, write):
+@case("utils.views.bounds", requires=[MEMORY], level=Level.CORE, axes={"write": sorted(WRITES)})
+def test_bounds(declaration, device, write):
     """A write into a slice of a flat buffer changes every element inside it and none outside."""
+    if write in _OPERATORS:
+        not_denied(declaration, _OPERATORS[write])
     for size in (1, 7, 63, 64, 65, 513):  # around the widths of vector instructions and tiles
         # Three guard elements stand on each side; no write leaves -7.0 inside.
         buffer = torch.full((size + 6,), -7.0, device=device)
