@@ -37,6 +37,13 @@ def wrong(value: Any) -> Any:
     return mapped(value, change)
 
 
+def all_wrong(value: Any) -> Any:
+    """Write other values to each of several results."""
+    for part in value:
+        part.copy_(wrong(part))
+    return value
+
+
 def if_it(meets: Condition, change: Callable[[Any], Any] = wrong) -> Device:
     """Return a device whose calls without outputs give wrong values under a condition."""
 
@@ -75,6 +82,11 @@ def is_part_in_place(function: Any, sample: Call) -> bool:
 
 def is_long(dim: int, least: int) -> Condition:
     return lambda function, sample: sample.input.dim() > dim and sample.input.shape[dim] > least
+
+
+def is_of_several(side: int) -> Condition:
+    """Return whether a call has a batch of square matrices, or longer ones, whose sides are longer than this one."""
+    return lambda function, sample: sample.input.dim() == 3 and 2 <= len(sample.input) < side < sample.input.shape[-1]
 
 
 def divides_the_lowest(function: Any, sample: Call) -> bool:
@@ -185,6 +197,11 @@ def has_a_conjugated_vector(function: Any, sample: Call) -> bool:
             if_it(lambda function, sample: sample.input.dtype is torch.bool and sample.input.numel() > 127),
             "sizes of models",
         ),
+        ("linalg.lu_factor[float32-inference]", if_it(is_of_several(256), all_wrong), "sizes of models"),
+        ("linalg.inv[float32-inference]", if_it(is_of_several(64)), "sizes of models"),
+        ("linalg.solve[float32-inference]", if_it(is_of_several(256)), "sizes of models"),
+        ("linalg.householder_product[float32-inference]", if_it(is_of_several(32)), "sizes of models"),
+        ("linalg.qr[float32-inference]", if_it(is_of_several(32), all_wrong), "sizes of models"),
         ("nn.functional.pad.replicate[float32-training]", if_it(is_long(0, 65535)), "large"),
         ("nn.functional.pad.reflect[float32-training]", if_it(is_long(0, 65535)), "large"),
         ("nn.functional.max_pool3d[float32-training]", if_it(is_long(0, 65535)), "large"),

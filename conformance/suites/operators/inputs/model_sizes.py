@@ -577,6 +577,114 @@ def _solutions_behind(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(whole(_ROWS, 2, 1, dtype=dtype), (matrices,), trained=False)
 
 
+# --- matrices around the blocks of factorisations ---------------------------------------------------------------------
+
+#: Sides of matrices just beyond the blocks in which libraries factorise: one more than 32, 64 and 256.
+_BEYOND_BLOCKS: Final = (33, 65, 257)
+#: Columns of right-hand sides, and those by which a matrix is longer than wide.
+_FEW: Final = 3
+
+
+def _well_conditioned(side: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return two symmetric positive definite matrices, whose diagonals are larger than the rest of their rows.
+
+    Their determinants are numbers of float32. The diagonal has all numbers from 1/2 to 3/2, and the second matrix has
+    other numbers beside it than the first.
+    """
+    around = whole(2, side, side, dtype=dtype) / (8 * side)
+    return torch.diag(torch.linspace(0.5, 1.5, side, dtype=dtype)) + (around + around.mT) / 2
+
+
+def _in_blocks(dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Yield pairs of such matrices for each block."""
+    for side in _BEYOND_BLOCKS if dtype is torch.float32 else ():
+        yield _well_conditioned(side, dtype)
+
+
+@sizes_of("cholesky", "cholesky_inverse", "linalg.cholesky", "linalg.cholesky_ex", "linalg.det", "linalg.eigvalsh",
+          "linalg.inv", "linalg.inv_ex", "linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.pinv", "linalg.slogdet",
+          "linalg.svdvals", "logdet", "matrix_exp")  # fmt: skip
+def _symmetric_blocks(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield pairs of matrices; the first one of a batch may be right alone."""
+    for matrices in _in_blocks(dtype):
+        yield Size(matrices, trained=False)
+
+
+@sizes_of("linalg.lu", "linalg.lu_factor", "linalg.lu_factor_ex", "lu")
+def _exchanged_blocks(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield pairs of matrices whose rows a factorisation exchanges, square ones and ones with more rows or columns."""
+    for matrices in _in_blocks(dtype):
+        for given in (matrices.roll(1, -2), matrices[..., :-_FEW], matrices[:, :-_FEW].roll(1, -2)):
+            yield Size(given, trained=False)
+
+
+@sizes_of("linalg.qr", "qr", "geqrf")
+def _long_blocks(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield pairs of matrices, and of ones with more rows than columns."""
+    for matrices in _in_blocks(dtype):
+        yield Size(matrices, trained=False)
+        yield Size(matrices[..., :-_FEW], trained=False)
+
+
+@sizes_of("linalg.solve", "linalg.solve_ex")
+def _solved_blocks(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield pairs of matrices whose rows a solution exchanges, with right-hand sides."""
+    for matrices in _in_blocks(dtype):
+        yield Size(matrices.roll(1, -2), (whole(2, matrices.shape[-1], _FEW, dtype=dtype),), trained=False)
+
+
+@sizes_of("cholesky_solve", "triangular_solve")
+def _solved_behind_blocks(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield right-hand sides with pairs of triangular matrices."""
+    for matrices in _in_blocks(dtype):
+        yield Size(whole(2, matrices.shape[-1], _FEW, dtype=dtype), (matrices.triu(), True), trained=False)
+
+
+@sizes_of("linalg.solve_triangular")
+def _solved_triangles(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield pairs of triangular matrices with right-hand sides."""
+    for matrices in _in_blocks(dtype):
+        right = whole(2, matrices.shape[-1], _FEW, dtype=dtype)
+        for upper, given in ((True, matrices.triu()), (False, matrices.tril())):
+            yield Size(given, (right,), _named(upper=upper), trained=False)
+
+
+def _solved_by_factors(*, first: bool) -> Make:
+    """Return a maker of pairs of factors, of which neighbours are exchanged, with right-hand sides before or behind."""
+
+    def make(dtype: torch.dtype) -> Iterator[Size]:
+        for factors in _in_blocks(dtype):
+            side = factors.shape[-1]
+            pivots = (torch.arange(side, dtype=torch.int32) + 2).clamp(max=side).repeat(2, 1)
+            right = whole(2, side, _FEW, dtype=dtype)
+            given, *rest = (right, factors, pivots) if first else (factors, pivots, right)
+            yield Size(given, tuple(rest), trained=False)
+
+    return make
+
+
+sizes_of("lu_solve")(_solved_by_factors(first=True))
+sizes_of("linalg.lu_solve")(_solved_by_factors(first=False))
+
+
+@sizes_of("linalg.householder_product")
+def _reflected_blocks(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield pairs of matrices of reflections with their factors: as many as columns, and fewer."""
+    for side in _BEYOND_BLOCKS if dtype is torch.float32 else ():
+        vectors = whole(2, side + _FEW, side, dtype=dtype) / side
+        factors = positive(2, side, dtype=dtype) / 4
+        yield Size(vectors, (factors,), trained=False)
+        yield Size(vectors, (factors[..., : side // 2],), trained=False)
+
+
+@sizes_of("ormqr")
+def _multiplied_by_reflections(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield pairs of matrices of reflections with their factors and what they multiply."""
+    for side in _BEYOND_BLOCKS if dtype is torch.float32 else ():
+        vectors, factors = whole(2, side, side, dtype=dtype) / side, positive(2, side, dtype=dtype) / 4
+        yield Size(vectors, (factors, whole(2, side, _FEW, dtype=dtype)), trained=False)
+
+
 # --- reductions and scans ---------------------------------------------------------------------------------------------
 
 
