@@ -191,6 +191,16 @@ def _loads(change: Callable[[torch.Tensor], torch.Tensor]) -> Context:
     return lambda: mock.patch.object(torch, "load", loaded)
 
 
+def _seeds_with_its_number() -> AbstractContextManager[Any]:
+    """Add a device's number to the seed that it alone is given."""
+    right = TorchAccelerator.manual_seed
+
+    def seed(self: TorchAccelerator, number: int) -> None:
+        right(self, number + self.current_device())
+
+    return mock.patch.object(TorchAccelerator, "manual_seed", seed)
+
+
 class _Forward:
     """Replacement of the forward of a class: ``change(forward)``."""
 
@@ -288,6 +298,8 @@ ROWS = (
         _loads(lambda x: x.contiguous() if not x.requires_grad else x)),
     Row("the seed is ignored", "accelerator.rng.state_is_a_copy", "manual_seed() is ignored",
         with_switches(rng_seed_ignored=1)),
+    Row("a device adds its number to the seed", "accelerator.rng.per_device_state", "are not those of",
+        _seeds_with_its_number),
     Row("a view is filled from the start of the memory on", "accelerator.synchronize.idle", "wrote elsewhere",
         around("fill_", _fills_from_the_start)),
     *(Row(f"numbers are drawn late: {name}", f"accelerator.rng.{name}", "are drawn when somebody reads", _DrawsLate)

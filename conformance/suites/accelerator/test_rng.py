@@ -335,7 +335,7 @@ def test_bad_state(accelerator, device):
 
 @case("accelerator.rng.per_device_state", requires=[RNG_PER_DEVICE])
 def test_per_device_state(accelerator):
-    """Seeding or restoring the generator of one device leaves the generator of another unchanged."""
+    """Each device has a generator of its own, which one seed gives the numbers of all others."""
     if accelerator.device_count() < 2:
         environment_lacks("this machine shows one device, and the case needs two")
     state_of_second = accelerator.get_rng_state(1)
@@ -349,6 +349,28 @@ def test_per_device_state(accelerator):
     assert torch.equal(accelerator.get_rng_state(1), state_of_second), (
         "work on device 0 advanced the generator of device 1"
     )
+    for function in sorted(DRAWS):
+        _check_on_each_device(accelerator, function)
+
+
+def _check_on_each_device(accelerator, function):
+    """Check that each device draws the numbers of the first one for one seed: set for all, or for it while current."""
+    draw, before, seed = DRAWS[function], accelerator.current_device(), 1235
+    names = [accelerator.device_name(index) for index in range(accelerator.device_count())]
+    accelerator.manual_seed_all(seed)
+    drawn = {"manual_seed_all()": [draw(129, name) for name in names], "manual_seed()": []}
+    try:
+        for index, name in enumerate(names):
+            accelerator.set_device(index)
+            accelerator.manual_seed(seed)
+            drawn["manual_seed()"].append(draw(129, name))
+    finally:
+        accelerator.set_device(before)
+    for way, (first, *others) in drawn.items():
+        for name, other in zip(names[1:], others, strict=True):
+            wrong = differing(other, first)
+            said = f"{wrong} of 129 numbers of {function} on {name} are not those of {names[0]} for one {way}"
+            assert wrong == 0, of_draws(accelerator.manual_seed_all, name, said)
 
 
 @case("accelerator.rng.state_of_other_device", requires=[RNG_PER_DEVICE])

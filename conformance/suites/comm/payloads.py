@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,8 @@ WORLDS = (2, 3, 4)
 
 #: Elements per payload: one; a few, not a multiple of the ranks; and more than a usual buffer, with a remainder.
 SIZES = {"1": 1, "13": 13, "256k3": (1 << 18) + 3}
+#: Elements between a few and the most, where libraries change how they send: beyond 1 KiB to 256 KiB of any dtype.
+BETWEEN = (1027, 8195, 49157)
 #: Elements of a float32 payload above 32 MiB, which is a common size of shared-memory buffers.
 HUGE = (32 << 20) // 4 + 5
 
@@ -30,6 +33,17 @@ OPS = {
     "bor": dist.ReduceOp.BOR,
     "bxor": dist.ReduceOp.BXOR,
 }
+
+
+def ways(size: str) -> tuple[bool, ...]:
+    """Return the values of ``async_op`` for a size: the shortest payload is also moved in the background."""
+    return (False, True) if SIZES[size] == 1 else (False,)
+
+
+def done(work: Any) -> None:
+    """Wait for a collective that runs in the background."""
+    if work is not None:
+        work.wait()
 
 
 def payload(case: Case, rank: int, size: int, dtype: torch.dtype, op: str = "") -> torch.Tensor:

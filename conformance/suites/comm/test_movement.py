@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.distributed as dist
 
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL, COMM_DTYPE, COMM_ROOTED, DTYPE
 from conformance.plan.case import case
 
-from .payloads import DTYPES, HUGE, MOVED, SIZES, WORLDS, payloads
+from .payloads import DTYPES, HUGE, MOVED, SIZES, WORLDS, done, payloads, ways
 
 TWO_SIZES = ("1", "256k3")
 
@@ -20,9 +22,9 @@ def test_broadcast(case, check, device, dtype, size, rank, world_size, group):
     """A broadcast from any root gives every rank the root's bits."""
     inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype), MOVED)
 
-    for root in range(world_size):
+    for root, background in itertools.product(range(world_size), ways(size)):
         buffer = inputs[rank].to(device, copy=True)
-        dist.broadcast(buffer, root)
+        done(dist.broadcast(buffer, root, async_op=background))
         check.equal(buffer.cpu(), inputs[root], f"rank {rank}'s tensor from root {root}")
 
 
@@ -43,12 +45,13 @@ def test_broadcast_huge(check, device, rank, world_size, group):
 def test_all_gather(case, check, device, dtype, size, rank, world_size, group):
     """all_gather gives every rank the bits of all ranks in rank order."""
     inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype), MOVED)
-    gathered = [torch.zeros_like(inputs[0], device=device) for _ in range(world_size)]
+    for background in ways(size):
+        gathered = [torch.zeros_like(inputs[0], device=device) for _ in range(world_size)]
 
-    dist.all_gather(gathered, inputs[rank].to(device))
+        done(dist.all_gather(gathered, inputs[rank].to(device), async_op=background))
 
-    for source, buffer in enumerate(gathered):
-        check.equal(buffer.cpu(), inputs[source], f"the part of rank {source}")
+        for source, buffer in enumerate(gathered):
+            check.equal(buffer.cpu(), inputs[source], f"the part of rank {source}")
 
 
 @case("comm.all_gather.into_tensor", requires=[COMM, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES, "size": TWO_SIZES},
@@ -57,14 +60,15 @@ def test_all_gather_into_tensor(case, check, device, dtype, size, rank, world_si
     """all_gather_into_tensor concatenates all parts in rank order, also if the input is a slice of the output."""
     length = SIZES[size]
     inputs = payloads(case, world_size, length, getattr(torch, dtype), MOVED)
-    whole = torch.zeros_like(inputs.flatten(), device=device)
-    mine = whole[rank * length : (rank + 1) * length]
-    mine.copy_(inputs[rank])
+    for background in ways(size):
+        whole = torch.zeros_like(inputs.flatten(), device=device)
+        mine = whole[rank * length : (rank + 1) * length]
+        mine.copy_(inputs[rank])
 
-    dist.all_gather_into_tensor(whole, mine)
+        done(dist.all_gather_into_tensor(whole, mine, async_op=background))
 
-    check.same_on_all_ranks("gathered", whole)
-    check.equal(whole.cpu(), inputs.flatten(), "the parts")
+        check.same_on_all_ranks(f"gathered{' in the background' * background}", whole)
+        check.equal(whole.cpu(), inputs.flatten(), "the parts")
 
 
 @case("comm.all_gather.layout", requires=[COMM], axes={"layout": ("slice", "transposed")}, world_size=WORLDS)
@@ -138,11 +142,12 @@ def test_all_to_all(case, check, device, dtype, size, rank, world_size, group):
     """all_to_all_single moves part j of rank i to part i of rank j."""
     length = SIZES[size]
     inputs = payloads(case, world_size, length * world_size, getattr(torch, dtype), MOVED)
-    mine = torch.zeros_like(inputs[0], device=device)
+    for background in ways(size):
+        mine = torch.zeros_like(inputs[0], device=device)
 
-    dist.all_to_all_single(mine, inputs[rank].to(device))
+        done(dist.all_to_all_single(mine, inputs[rank].to(device), async_op=background))
 
-    check.equal(mine.cpu(), inputs[:, rank * length : (rank + 1) * length].flatten(), "the parts of all ranks")
+        check.equal(mine.cpu(), inputs[:, rank * length : (rank + 1) * length].flatten(), "the parts of all ranks")
 
 
 @case("comm.all_to_all.uneven", requires=[COMM, COMM_ALL_TO_ALL], axes={"zeros": ("none", "some")}, world_size=WORLDS)

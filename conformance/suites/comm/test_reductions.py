@@ -8,18 +8,33 @@ import torch.distributed as dist
 from conformance.accelerators.capabilities import COMM, COMM_AVERAGE, COMM_BITWISE, COMM_DTYPE, COMM_ROOTED, DTYPE
 from conformance.plan.case import case
 
-from .payloads import DTYPES, FLOATING, HUGE, INTEGER, OPS, SIZES, WORLDS, check_reduced, payloads
+from .payloads import (
+    BETWEEN,
+    DTYPES,
+    FLOATING,
+    HUGE,
+    INTEGER,
+    OPS,
+    SIZES,
+    WORLDS,
+    check_reduced,
+    done,
+    payloads,
+    ways,
+)
 
 
 def all_reduced(case, check, device, dtype, size, op, rank, world_size):
     """Reduce this rank's input and compare the result with the host's and between the ranks."""
-    inputs = payloads(case, world_size, SIZES[size], getattr(torch, dtype), op)
-    buffer = inputs[rank].to(device, copy=True)  # without copy .to() returns the row itself on the host
+    for length in (SIZES[size], *(BETWEEN if (op, size) == ("sum", "1") else ())):
+        inputs = payloads(case, world_size, length, getattr(torch, dtype), op)
+        for background in ways(size):
+            buffer = inputs[rank].to(device, copy=True)  # without copy .to() returns the row itself on the host
 
-    dist.all_reduce(buffer, OPS[op])
+            done(dist.all_reduce(buffer, OPS[op], async_op=background))
 
-    check.same_on_all_ranks(op, buffer)
-    check_reduced(check, buffer, inputs, op)
+            check.same_on_all_ranks(f"{op} of {length}{' in the background' * background}", buffer)
+            check_reduced(check, buffer, inputs, op)
 
 
 @case(
@@ -163,12 +178,13 @@ def test_reduce_scatter_tensor(case, check, device, dtype, size, rank, world_siz
     """reduce_scatter_tensor gives every rank its slice of the sum and does not change the input."""
     kind, length = getattr(torch, dtype), SIZES[size]
     inputs = payloads(case, world_size, length * world_size, kind, "sum")
-    mine, source = torch.zeros(length, dtype=kind, device=device), inputs[rank].to(device)
+    for background in ways(size):
+        mine, source = torch.zeros(length, dtype=kind, device=device), inputs[rank].to(device)
 
-    dist.reduce_scatter_tensor(mine, source)
+        done(dist.reduce_scatter_tensor(mine, source, async_op=background))
 
-    check_reduced(check, mine, inputs[:, rank * length : (rank + 1) * length], "sum")
-    check.equal(source.cpu(), inputs[rank], "the input")
+        check_reduced(check, mine, inputs[:, rank * length : (rank + 1) * length], "sum")
+        check.equal(source.cpu(), inputs[rank], "the input")
 
 
 @case("comm.reduce_scatter.list", requires=[COMM], axes={"op": ("sum", "max")}, world_size=WORLDS)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from conformance.accelerators.capabilities import COMM, COMM_ALL_TO_ALL
 from conformance.plan.case import case
 
+from .payloads import BETWEEN
 from .test_order import started
 
 LARGE = 1 << 18
@@ -26,8 +27,8 @@ CALLS = {
 
 
 def sizes(world_size):
-    """Return ten numbers of elements for each rank, around the number of ranks, around 2^18, and beyond 2^20."""
-    return (1, world_size - 1, world_size, world_size + 1, 13, LARGE - 1, LARGE, LARGE + 1, 4 * LARGE + 3, 0)
+    """Return numbers of elements for each rank: around the number of ranks, around 2^18, between, and beyond 2^20."""
+    return (1, world_size - 1, world_size, world_size + 1, 13, *BETWEEN, LARGE - 1, LARGE, LARGE + 1, 4 * LARGE + 3, 0)
 
 
 def sent(rank, size):
@@ -78,7 +79,7 @@ def given(call, rank, world_size, size):
 
 @case("comm.sizes", requires=[COMM], axes={"call": CALLS}, world_size=(2, 3))
 def test_sizes(check, device, call, rank, world_size, group):
-    """A collective is exact at ten sizes: none, one, around the number of ranks, around 2^18, and beyond 2^20."""
+    """A collective is exact at sizes from none to beyond 2^20, around the number of ranks, around 2^18 and between."""
     for size in sizes(world_size):
         exact = expected(call, rank, world_size, size)
         result = torch.full(exact.shape, -1.0, device=device)
