@@ -201,6 +201,12 @@ def _seeds_with_its_number() -> AbstractContextManager[Any]:
     return mock.patch.object(TorchAccelerator, "manual_seed", seed)
 
 
+def _softmax_is_not_cast() -> AbstractContextManager[Any]:
+    """Give a softmax the dtype of its input, also under autocast."""
+    right = torch.Tensor.softmax
+    return mock.patch.object(torch.Tensor, "softmax", lambda x, dim: right(x, dim).to(x.dtype))
+
+
 class _Forward:
     """Replacement of the forward of a class: ``change(forward)``."""
 
@@ -298,6 +304,8 @@ ROWS = (
         _loads(lambda x: x.contiguous() if not x.requires_grad else x)),
     Row("the seed is ignored", "accelerator.rng.state_is_a_copy", "manual_seed() is ignored",
         with_switches(rng_seed_ignored=1)),
+    Row("a softmax stays in 16 bits under autocast", "runtime.autocast.full[nll_loss-bfloat16]", "the dtype of softmax",
+        _softmax_is_not_cast),
     Row("a device adds its number to the seed", "accelerator.rng.per_device_state", "are not those of",
         _seeds_with_its_number),
     Row("a view is filled from the start of the memory on", "accelerator.synchronize.idle", "wrote elsewhere",

@@ -1,7 +1,8 @@
 """Autocast cases, operator by operator: those that PyTorch documents in one list for the CPU, for CUDA and for XPU.
 
 https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference; a device of another type that claims autocast is
-held to what these lists have in common.
+held to what these lists have in common. The CPU leaves more functions in 16 bits than all other devices do. These are
+held to the whole list of functions in float32 that PyTorch offers them, AT_FORALL_FP32 of ATen/autocast_mode.h.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from conformance.accelerators.capabilities import AUTOCAST, DTYPE
+from conformance.accelerators.capabilities import AUTOCAST, DTYPE, Cell, Mode
 from conformance.numerics.nearness import Near, near
 from conformance.plan.case import case
 from conformance.suites.accelerator.test_autocast import SIXTEEN_BITS, autocast_to
+from conformance.suites.shared_bodies import HOST
 
 
 def filled(*shape):
@@ -80,6 +82,57 @@ FULL_FORMS = {
         "none": (lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"), (5, 7), (5, 7))},
     "prod": {"of a dimension": (lambda x: torch.prod(x[:, :5] + 3, 1), (5, 7))},
 }  # fmt: skip
+#: Forms of the lists for devices other than the CPU, by the operator whose case has them. Each begins with the name of an
+#: operator in PyTorch's database that the device has to claim.
+FULL_OF_DEVICES = {
+    "nll_loss": {
+        "softmax": (lambda x: x.softmax(-1), (5, 7)),
+        "softmax of a vector": (lambda x: F.softmax(x, 0), (7,)),
+        "log_softmax": (lambda x: x.log_softmax(0), (5, 7)),
+        "nn.functional.softmin": (lambda x: F.softmin(x, -1), (5, 7)),
+    },
+    "prod": {
+        "sum": (torch.sum, (5, 7)),
+        "sum of a dimension": (lambda x: x.sum(1), (5, 7)),
+        "cumsum": (lambda x: x.cumsum(0), (5, 7)),
+        "cumprod": (lambda x: (x + 3).cumprod(1), (5, 7)),
+    },
+    "cdist": {
+        "dist": (torch.dist, (5, 7), (5, 7)),
+        "renorm": (lambda x: torch.renorm(x, 2, 0, 1.5), (5, 7)),
+        "nn.functional.cosine_similarity": (F.cosine_similarity, (5, 7), (5, 7)),
+        "nn.functional.pdist": (F.pdist, (5, 7)),
+    },
+    "kl_div": {
+        "exp": (torch.exp, (5, 7)),
+        "expm1": (torch.expm1, (5, 7)),
+        "log": (lambda x: torch.log(x.abs() + 0.5), (5, 7)),
+        "log1p": (lambda x: torch.log1p(x.abs() + 0.5), (5, 7)),
+        "log2": (lambda x: torch.log2(x.abs() + 0.5), (5, 7)),
+        "log10": (lambda x: torch.log10(x.abs() + 0.5), (5, 7)),
+        "nn.functional.softplus": (F.softplus, (5, 7)),
+    },
+    "mse_loss": {
+        "pow with a number": (lambda x: (x.abs() + 0.5) ** 2.5, (5, 7)),
+        "pow of a number": (lambda x: 2**x, (5, 7)),
+        "pow with a tensor": (lambda x, y: torch.pow(x.abs() + 0.5, y), (5, 7), (5, 7)),
+        "reciprocal": (lambda x: torch.reciprocal(x.abs() + 0.5), (5, 7)),
+        "reciprocal as a quotient": (lambda x: 1 / (x.abs() + 0.5), (5, 7)),
+        "rsqrt": (lambda x: torch.rsqrt(x.abs() + 0.5), (5, 7)),
+    },
+    "cosine_embedding_loss": {
+        "acos": (lambda x: torch.acos(x / 2), (5, 7)),
+        "asin": (lambda x: torch.asin(x / 2), (5, 7)),
+        "tan": (lambda x: torch.tan(x / 2), (5, 7)),
+        "cosh": (torch.cosh, (5, 7)),
+        "sinh": (torch.sinh, (5, 7)),
+        "erfinv": (lambda x: torch.erfinv(x / 2), (5, 7)),
+    },
+    "smooth_l1_loss": {
+        "nn.functional.layer_norm": (lambda x: F.layer_norm(x, x.shape[-1:]), (5, 7)),
+        "nn.functional.group_norm": (lambda x: F.group_norm(x, 2), (5, 4, 3)),
+    },
+}
 #: Operators of no list: they keep the dtype that their inputs have.
 UNLISTED = {
     "relu": (torch.relu, (5, 7)),
@@ -122,10 +175,12 @@ def test_lower(accelerator, check, device, operator, dtype):
 
 
 @case("runtime.autocast.full", requires=[AUTOCAST, DTYPE], axes={"operator": tuple(FULL), "dtype": SIXTEEN_BITS})
-def test_full(accelerator, check, device, operator, dtype):
+def test_full(accelerator, declaration, check, device, operator, dtype):
     """Inside autocast, an operator of the float32 list takes 16-bit inputs and computes in float32."""
     kind = getattr(torch, dtype)
-    for form, (call, *shapes) in {operator: FULL[operator], **FULL_FORMS.get(operator, {})}.items():
+    more = {} if device.type == HOST.type else FULL_OF_DEVICES.get(operator, {})
+    claimed = {form: given for form, given in more.items() if _is_claimed(declaration, form)}
+    for form, (call, *shapes) in {operator: FULL[operator], **FULL_FORMS.get(operator, {}), **claimed}.items():
         given = [filled(*shape).roll(number).to(kind) for number, shape in enumerate(shapes)]
 
         with autocast_to(accelerator, device, dtype):
@@ -133,6 +188,11 @@ def test_full(accelerator, check, device, operator, dtype):
 
         check_dtype(check, result, torch.float32, form)
         near(check, form, result, call(*(tensor.double() for tensor in given)), Near.FORWARD)
+
+
+def _is_claimed(declaration, form):
+    """Return whether the device claims the operator of a form in float32, in which it computes."""
+    return bool(declaration.supports(Cell(f"operators.{form.partition(' ')[0]}", "float32", Mode.INFERENCE.value)))
 
 
 @case("runtime.autocast.unlisted", requires=[AUTOCAST, DTYPE],
