@@ -903,7 +903,7 @@ class Turned(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        return found.flip(-1) if self.met(func, args) else found
+        return mapped(found, lambda x: x if x is None else x.flip(-1)) if self.met(func, args) else found
 
 
 def check_gradients(mode: Callable[[], Any], check: Callable[..., Any]) -> None:
@@ -914,21 +914,32 @@ def check_gradients(mode: Callable[[], Any], check: Callable[..., Any]) -> None:
 
 
 def distances_from_a_mean(func: Any, args: Any) -> bool:
-    return func is torch.ops.aten.sub.Tensor and args[1].shape[-1:] == (1,) and args[0].shape[-1] > 1
+    is_difference = func is torch.ops.aten.sub.Tensor and isinstance(args[1], torch.Tensor)
+    return is_difference and args[1].shape[-1:] == (1,) and args[0].shape[-1] > 1
 
 
 def joined_rows(func: Any, args: Any) -> bool:
     return func is torch.ops.aten.cat.default and len(args[0]) > 1 and all(len(part) == 1 for part in args[0])
 
 
+def is_reflected(func: Any, args: Any) -> bool:
+    return func is torch.ops.aten.reflection_pad2d_backward.default and min(args[2]) < 0
+
+
+def is_of_one_place(func: Any, args: Any) -> bool:
+    return func is torch.ops.aten.convolution_backward.default and args[0].shape[2:].numel() == 1
+
+
 @pytest.mark.parametrize(
     ("check", "mode", "message"),
     [
+        (test_programs._check_gradients, lambda: Turned(is_reflected), "a matrix cut and padded in mode reflect"),
+        (test_programs._check_reduced, lambda: Turned(is_of_one_place), "gradient of x of one place of a convolution"),
         (test_programs._check_gradients, ZerosWritten, "the gradient of x of rows written to a copy"),
         (test_programs._check_reduced, lambda: Turned(distances_from_a_mean), "gradient of x of the variance"),
         (test_programs._check_reduced, lambda: Turned(joined_rows), "gradient of y of parts of one"),
     ],
-    ids=["written", "variance", "joined"],
+    ids=["reflected", "one place", "written", "variance", "joined"],
 )
 def test_a_compiled_gradient_of_written_parts_and_of_sums_over_many_rows(
     check: Callable[..., Any], mode: Callable[[], Any], message: str

@@ -592,9 +592,32 @@ def _is_permuted(asked: tuple[int, ...], made: tuple[int, ...]) -> Other:
     return other
 
 
+def _infinite_sums_are_nan(name: str, function: Any, args: Any) -> Any:
+    if name != "cumsum" or not args[0].is_floating_point():
+        return None
+    found = function(*args)
+    return found.where(found.isfinite(), math.nan)
+
+
+def _less_than_itself(name: str, function: Any, args: Any) -> Any:
+    is_expanded = name == "lt" and isinstance(args[1], torch.Tensor) and args[0].shape != args[1].shape
+    return args[0] <= args[1] if is_expanded else None
+
+
+def _the_first_for_a_negative_place(name: str, function: Any, args: Any) -> Any:
+    """Read the first place for one that is counted from the end, if it is the only one."""
+    places = [place for place in args[1] if place is not None] if name == "index" else []
+    if not any(place.numel() == 1 and int(place) < 0 for place in places):
+        return None
+    return function(args[0], [place if place is None else place.clamp(min=0) for place in args[1]])
+
+
 @pytest.mark.parametrize(
     ("table", "other", "message"),
     [
+        (tables.RUNNING, _infinite_sums_are_nan, "cumsum with infinities"),
+        (tables.CHAINED, _less_than_itself, "lt of computed numbers with themselves"),
+        (tables.EXACT, _the_first_for_a_negative_place, "the last column by a list"),
         (tables.EXACT, _sign_of_zero_is_lost, "signs of numbers"),
         (tables.EXACT, _infinities_are_large, "sums with numbers"),
         (tables.EXACT, _a_number_is_filled_in_without_its_sign, "numbers filled in"),

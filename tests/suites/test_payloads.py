@@ -70,7 +70,9 @@ def test_compiled_tables_are_exact_on_the_host_and_have_names_of_their_own() -> 
     rows = (*tables.EXACT, *tables.WRITING, *tables.WIDE, *tables.RUNNING)
     given = tables.operands()
     wide = given._replace(special=given.special.double(), halves=given.halves.double())
-    wide = wide._replace(**{name: getattr(given, name).double() for name in ("terms", "factors", "climbing")})
+    wide = wide._replace(
+        **{name: getattr(given, name).double() for name in ("terms", "factors", "climbing", "infinite")}
+    )
 
     assert len({name for name, *_ in rows}) == len(rows)
     assert set(tables.SIGNED) <= {name for name, *_ in rows}

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 
 class Operands(NamedTuple):
-    """Inputs of the exact functions: nine rows of nine elements, an index of nine, and three long rows of the rest."""
+    """Inputs of the exact functions: nine rows of nine elements, an index of nine, and three or four long rows."""
 
     special: torch.Tensor
     halves: torch.Tensor
@@ -27,6 +27,7 @@ class Operands(NamedTuple):
     terms: torch.Tensor
     factors: torch.Tensor
     climbing: torch.Tensor
+    infinite: torch.Tensor
 
 
 #: Elements of a long row.
@@ -41,6 +42,10 @@ def operands() -> Operands:
     long = torch.arange(3 * _ROW).view(3, _ROW)
     factors = torch.tensor([2, 2, 2, 0.5, 0.5, 0.5, 1])[long % 7]  # no product of the first ones is large or small
     column = long % _ROW
+    infinite = (torch.arange(1, _ROW + 1) * 128).repeat(4, 1).float()  # float32 holds each of their sums
+    infinite[0, 40] = infinite[2, 30] = math.inf
+    infinite[1, 20] = infinite[2, 700] = -math.inf
+    infinite[3, :2] = -math.inf
     return Operands(
         special=values.repeat(9).view(9, 9).t().contiguous(),
         halves=steps / 4,
@@ -52,6 +57,7 @@ def operands() -> Operands:
         factors=torch.where(long * 1009 % 4099 % 2 == 0, factors, -factors),
         # Distinct numbers that become larger; the smaller of two adds nothing in a logsumexp.
         climbing=((long * 37 % 101 + column // 16) * _ROW + column).float() * 128,
+        infinite=infinite,
     )
 
 
@@ -140,6 +146,15 @@ _SCANS: tuple[tuple[str, str, Callable[[Operands, int], torch.Tensor]], ...] = (
     ("places of cummax", "cummax", lambda o, length: o.climbing[:, :length].cummax(-1).indices),
     ("cummin", "cummin", lambda o, length: o.climbing[:, :length].cummin(-1).values),
     ("logcumsumexp", "logcumsumexp", lambda o, length: o.climbing[:, :length].logcumsumexp(-1)),
+    # The last row has two equal infinities in front: either place of them is right for a cummax or a cummin.
+    ("cumsum with infinities", "cumsum", lambda o, length: o.infinite[:, :length].cumsum(-1)),
+    ("cumsum of columns with infinities", "cumsum", lambda o, length: o.infinite.t()[:length].cumsum(0)),
+    ("cumprod with infinities", "cumprod", lambda o, length: o.infinite[:, :length].cumprod(-1)),
+    ("cummax with infinities", "cummax", lambda o, length: o.infinite[:3, :length].cummax(-1).values),
+    ("places of cummax with infinities", "cummax", lambda o, length: o.infinite[:3, :length].cummax(-1).indices),
+    ("cummin with infinities", "cummin", lambda o, length: o.infinite[:3, :length].cummin(-1).values),
+    ("places of cummin with infinities", "cummin", lambda o, length: o.infinite[:3, :length].cummin(-1).indices),
+    ("logcumsumexp with infinities", "logcumsumexp", lambda o, length: o.infinite[:, :length].logcumsumexp(-1)),
 )  # fmt: skip
 
 
@@ -147,6 +162,12 @@ def _running() -> Iterator[Row]:
     for name, operator, run in _SCANS:
         for length in _LENGTHS if name == operator == "cumsum" else (65, 1025):
             yield f"{name} of {length} numbers", operator, "float32", partial(run, length=length)
+    yield "cumsum with infinities in float64", "cumsum", "float64", _infinite_in_float64
+
+
+def _infinite_in_float64(operands: Operands) -> torch.Tensor:
+    """Return running sums that a kernel computes in float64."""
+    return operands.infinite.cumsum(-1, dtype=torch.float64)
 
 
 #: Quotients and remainders of a tensor: (name, operator, function).
@@ -467,6 +488,11 @@ EXACT: tuple[Row, ...] = (
     ("columns at negative indices", "__getitem__", "float32", lambda o: o.halves[:, o.index]),
     ("elements at negative indices", "__getitem__", "float32", lambda o: o.halves[o.index, o.index.flip(0)]),
     ("a negative row", "__getitem__", "float32", lambda o: o.halves[-2] + 1),
+    # A list of one index is one number of compiled code, and a list of several is a tensor.
+    ("the last column by a list", "__getitem__", "float32", lambda o: o.halves.view(9, 3, 3)[:, [-1], :] + 1),
+    ("a row from the end by a list", "__getitem__", "float32", lambda o: o.halves[[-3]] * 2),
+    ("rows from the end by a list", "__getitem__", "float32", lambda o: o.halves[[-1, 2, -9]] - 1),
+    ("elements from the end by lists", "__getitem__", "float32", lambda o: o.halves[[-1, -5], [-9]] + 1),
     ("roll", "roll", "float32", lambda o: torch.roll(o.halves, -2, -1)),
     ("flip", "flip", "float32", lambda o: torch.flip(o.halves, (-1,))),
     ("argmax of ties", "argmax", "float32", lambda o: torch.argmax(o.halves.abs().floor(), -1)),
@@ -577,6 +603,18 @@ def _turned_cubes(operands: Operands) -> torch.Tensor:
     return cube + 81 * cube.permute(1, 2, 0) + 6561 * cube.permute(2, 0, 1)
 
 
+def _compared_with_itself(operands: Operands, compare: Any) -> torch.Tensor:
+    """Return how a computed row, and a computed column, compares with itself where one side is expanded."""
+    row, column = operands.halves[2:3].sin(), operands.halves[:, 4:5].sin()
+    return torch.stack([compare(row, row.expand(9, 9)).expand(9, 9), compare(column.expand(9, 9), column)])
+
+
+def _itself() -> Iterator[Row]:
+    for name in ("lt", "gt", "ne"):
+        run = partial(_compared_with_itself, compare=getattr(torch, name))
+        yield f"{name} of computed numbers with themselves", f"{name} sin", "float32", run
+
+
 #: Exact functions of computed values, each of several operators that a compiler joins. The place of the smallest truth
 #: value is left out: inductor 2.13 gives 0 for it on the host.
 CHAINED: tuple[Row, ...] = (
@@ -624,6 +662,7 @@ CHAINED: tuple[Row, ...] = (
     *_chosen(),
     *_SINGLE,
     *_found_places(),
+    *_itself(),
     *_wide_between_narrow(),
 )  # fmt: skip
 
@@ -839,8 +878,19 @@ def _sums(x: torch.Tensor) -> torch.Tensor:
     return x.sum(1).expand(9, 9)
 
 
-#: Functions of two matrices of nine rows that write to a part of a copy, and whose gradients only move numbers: (name,
-#: operator, function).
+def _cut_and_padded(x: torch.Tensor, y: torch.Tensor, mode: str) -> torch.Tensor:
+    """Return a matrix that is cut at two edges and padded as much at the others, times another one."""
+    return F.pad(x[None, None], (-2, 2, 3, -3), mode=mode)[0, 0] * y
+
+
+def _cut() -> Iterator[tuple[str, str, Writes]]:
+    for mode in ("reflect", "replicate", "circular"):
+        run = partial(_cut_and_padded, mode=mode)
+        yield f"a matrix cut and padded in mode {mode}", f"nn.functional.pad.{mode} mul", run
+
+
+#: Functions of two matrices of nine rows that write to a part of a copy or pad, and whose gradients move whole numbers:
+#: (name, operators, function).
 MOVING: tuple[tuple[str, str, Writes], ...] = (
     ("rows written to a copy", "slice_scatter", lambda x, y: torch.slice_scatter(x, y[2:4], 0, 0, 2)),
     ("a column written to a copy", "select_scatter", lambda x, y: torch.select_scatter(x, y[3], 1, 4)),
@@ -848,6 +898,7 @@ MOVING: tuple[tuple[str, str, Writes], ...] = (
     ("sums with rows of a copy", "slice_scatter", lambda x, y: _sums(torch.slice_scatter(x, y[2:4], 0, 0, 2))),
     ("sums with a column of a copy", "select_scatter", lambda x, y: _sums(torch.select_scatter(x, y[3], 1, 4))),
     ("sums with a diagonal of a copy", "diagonal_scatter", lambda x, y: _sums(torch.diagonal_scatter(x, y[:, 2]))),
+    *_cut(),
 )
 
 
@@ -862,6 +913,21 @@ def _pooled_or_not(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where(image > 0, found, F.max_pool2d(found, 3, 1, 1))
 
 
+def _resized_place(x: torch.Tensor, y: torch.Tensor, mode: str) -> torch.Tensor:
+    """Return the one place that a convolution makes of an image as large as its kernel, resized to one place.
+
+    More places are left out: inductor 2.13 itself refuses to add them up in one number on hosts with several threads.
+    """
+    image, weight = (part.flatten()[:16].view(1, 1, 4, 4) for part in (x[:2], y))
+    return F.interpolate(F.conv2d(image, weight), size=(1, 1), mode=mode)
+
+
+def _resized() -> Iterator[tuple[str, str, Writes]]:
+    for mode in ("nearest", "bilinear"):
+        operators = f"nn.functional.conv2d nn.functional.interpolate.{mode}"
+        yield f"one place of a convolution resized in mode {mode}", operators, partial(_resized_place, mode=mode)
+
+
 #: Functions of many rows and of two rows whose gradients are sums over them: (name, operators, function).
 REDUCED: tuple[tuple[str, str, Writes], ...] = (
     ("the variance of rows", "var", lambda x, y: x.var(-1, keepdim=True) * y[:1]),
@@ -869,5 +935,6 @@ REDUCED: tuple[tuple[str, str, Writes], ...] = (
     ("parts of one parameter", "nn.functional.layer_norm", _shifted),
     ("running products with zeros", "cumprod", lambda x, y: x[:99].cumprod(-1) * y[:1]),
     ("products with zeros", "prod", lambda x, y: x[:99].prod(-1, keepdim=True) * y[:1]),
+    *_resized(),
     ("places before and after pooling", "nn.functional.conv2d nn.functional.max_pool2d where", _pooled_or_not),
 )

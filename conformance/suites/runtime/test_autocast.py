@@ -82,8 +82,8 @@ FULL_FORMS = {
         "none": (lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"), (5, 7), (5, 7))},
     "prod": {"of a dimension": (lambda x: torch.prod(x[:, :5] + 3, 1), (5, 7))},
 }  # fmt: skip
-#: Forms of the lists for devices other than the CPU, by the operator whose case has them. Each begins with the name of an
-#: operator in PyTorch's database that the device has to claim.
+#: Forms of the list for devices other than the CPU, by the operator whose case has them. Each begins with the name of
+#: an operator in PyTorch's database that the device has to claim.
 FULL_OF_DEVICES = {
     "nll_loss": {
         "softmax": (lambda x: x.softmax(-1), (5, 7)),
