@@ -10,13 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
 from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls.calls import Call
+from conformance.suites.operators.calls.factors import with_positive_diagonal
+from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
 from . import arrangements
@@ -109,6 +111,8 @@ def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
         if trained and not size.trained:
             continue
         found = Call(_NUMBER + order, size.input, size.args, dict(size.kwargs), source="sizes of models")
+        if facts(cell.info.name).open_signs:
+            found = replace(found, process=with_positive_diagonal)
         for tensor in found.tensors if trained else ():
             tensor.requires_grad_(tensor.is_floating_point())
         yield found
