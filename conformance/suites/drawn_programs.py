@@ -20,9 +20,9 @@ import torch.nn.functional as F
 
 from conformance.numerics.nearness import Near, bound_of, near, relative_error
 from conformance.numerics.same import same_numbers
-from conformance.suites import called_operators
 
 from .drawn_steps import BESIDE, BY_CALLS, DRAWN, EXACT, LAYERS, OF_ROUNDED, ROUNDED, VIEWS, Step
+from .operator_claims import claims_calls
 
 #: Steps of a program, and draws of a step before a program ends.
 _STEPS, _TRIES = 6, 40
@@ -217,7 +217,7 @@ def programs(
 def is_claimed(declaration: Any, program: Program) -> bool:
     """Return whether the device claims each operator that a program calls."""
     inputs, function = program.made()
-    return called_operators.are_claimed(declaration, function, inputs)
+    return claims_calls(declaration, function, inputs)
 
 
 def _of_calls(usable: _Usable, letter: str, kind: str) -> _Plan:

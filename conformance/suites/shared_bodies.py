@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from conformance.accelerators.capabilities import Cell, Mode
-from conformance.accelerators.declaration import State
-from conformance.judging.finding import environment_lacks, stub
+from conformance.judging.finding import stub
 from conformance.suites.accelerator.conveyor import Conveyor, numbers
 
 HOST = torch.device("cpu")
@@ -137,14 +135,6 @@ def of_draws(seed: Callable[[int], object], device: torch.device | str, said: st
     if torch.equal(draw(1).cpu(), at_once) and not torch.equal(late, at_once):
         return f"the numbers are drawn when somebody reads them, not when the function is called: {said}"
     return said
-
-
-def not_denied(declaration, operator, dtype="float32", mode=Mode.INFERENCE):
-    """Skip a case that runs whatever is declared, if the device declares an operator of it unsupported."""
-    cell = Cell(f"operators.{operator}", dtype, mode.value)
-    claim = declaration.claim(cell)
-    if claim.state is State.UNSUPPORTED:
-        environment_lacks(f"{cell} is declared unsupported: {claim.reason}")
 
 
 #: Operators that make or view memory. A compiler calls them too.

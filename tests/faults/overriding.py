@@ -105,6 +105,15 @@ class Kernel:
         return self._kernel.call_boxed(keys, *args, **kwargs)
 
 
+def has_kernel(name: str, key: str) -> bool:
+    """Return whether an overload has a kernel on a dispatch key."""
+    try:
+        torch.library.get_kernel(name, key)
+    except RuntimeError:
+        return False
+    return True
+
+
 @contextmanager
 def overridden(behaviours: Mapping[str, Behaviour], key: str) -> Iterator[None]:
     """Give overloads another behaviour on a dispatch key inside the context."""

@@ -801,6 +801,25 @@ def test_a_device_may_lack_an_operator_that_a_compiled_row_calls() -> None:
         check_compiled(tables.CHAINED, WithoutRemainders)
 
 
+def test_what_the_compiler_of_torch_has_wrong_on_this_host_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_fragile(compiler: Callable[..., Any]) -> Checker:
+        accelerator, check = SimpleNamespace(get_compile_backend=lambda: compiler), Checker()
+        claims = SimpleNamespace(supports=lambda cell: True)
+        test_programs._check_unless_torch_is_wrong(accelerator, claims, check, torch.device("cpu"), tables.FRAGILE)
+        return check
+
+    def wrong(graph: torch.fx.GraphModule, _: Any) -> Any:
+        return lambda *given: under(lambda: Miscompiled(["index_add"], torch.zeros_like))(graph, given)
+
+    monkeypatch.setattr(test_programs.Inductor, "get_compile_backend", staticmethod(lambda: "eager"))
+    assert not check_fragile(lambda graph, _: graph.forward).metrics
+    with pytest.raises(AssertionError, match="one number of float64 by index"):
+        check_fragile(wrong)
+
+    monkeypatch.setattr(test_programs.Inductor, "get_compile_backend", staticmethod(lambda: wrong))
+    assert [*check_fragile(wrong).metrics.values()] == ["one number of float64 by index"]
+
+
 @pytest.mark.parametrize(
     ("table", "names", "broken", "message"),
     [

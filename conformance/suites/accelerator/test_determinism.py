@@ -7,7 +7,8 @@ from torch.nn import functional
 
 from conformance.accelerators.capabilities import DETERMINISTIC, Mode
 from conformance.plan.case import case
-from conformance.suites.shared_bodies import deterministic, not_denied
+from conformance.suites.operator_claims import skip_if_denied
+from conformance.suites.shared_bodies import deterministic
 
 from .patterns import bytes_of
 
@@ -60,7 +61,7 @@ _OPERATORS = {
 @case("accelerator.determinism.repeats", requires=[DETERMINISTIC], axes={"function": sorted(FUNCTIONS)})
 def test_repeats(declaration, device, function):
     """In deterministic mode a value and its gradient have the same bits four times in a row."""
-    not_denied(declaration, _OPERATORS.get(function, function), mode=Mode.TRAINING)
+    skip_if_denied(declaration, _OPERATORS.get(function, function), mode=Mode.TRAINING)
     source = torch.randn(ROWS, COLUMNS, device=device)
 
     with deterministic():

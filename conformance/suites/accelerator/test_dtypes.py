@@ -13,12 +13,12 @@ from conformance.accelerators.capabilities import (
     DTYPE,
     DTYPES,
     FLOATING_DTYPES,
-    Cell,
     Mode,
 )
 from conformance.judging.finding import environment_lacks
 from conformance.numerics.compare import without_nan
 from conformance.plan.case import Level, case
+from conformance.suites.operator_claims import claims
 
 from .patterns import bytes_of, edge_values, random_bits
 
@@ -307,7 +307,7 @@ def test_listed_compute(accelerator, declaration, device):
     for dtype in accelerator.supported_dtypes():
         name = str(dtype).removeprefix("torch.")
         for operator, (function, value, gradient) in _COMPUTATIONS.items():
-            claimed = [declaration.supports(Cell(f"operators.{operator}", name, mode.value)) for mode in Mode]
+            claimed = [claims(declaration, operator, name, mode) for mode in Mode]
             if not any(claimed):
                 continue
             factor = torch.full((9, 9), 2.0, dtype=dtype).to(device).requires_grad_(all(claimed))

@@ -9,7 +9,8 @@ from conformance.accelerators.capabilities import DTYPE, MEMORY
 from conformance.numerics.compare import without_nan
 from conformance.numerics.trees import tensors
 from conformance.plan.case import Level, case
-from conformance.suites.shared_bodies import assert_computes, not_denied
+from conformance.suites.operator_claims import skip_if_denied
+from conformance.suites.shared_bodies import assert_computes
 
 EMPTY = {
     "add": lambda d: torch.zeros(3, 0, device=d) + torch.ones(3, 1, device=d),
@@ -50,7 +51,7 @@ _EMPTY_OPERATORS = {
 @case("accelerator.edges.empty", requires=[MEMORY], level=Level.CORE, axes={"function": sorted(EMPTY)})
 def test_empty(declaration, device, function):
     """Operations on tensors without elements give the same shapes and values as PyTorch on the host."""
-    not_denied(declaration, _EMPTY_OPERATORS.get(function, function))
+    skip_if_denied(declaration, _EMPTY_OPERATORS.get(function, function))
     expected = EMPTY[function](torch.device("cpu"))
 
     result = EMPTY[function](device)
@@ -106,7 +107,7 @@ _ORDERED_OPERATORS = {
 @case("accelerator.edges.nan_order", requires=[MEMORY], level=Level.CORE, axes={"function": sorted(ORDERED)})
 def test_nan_order(declaration, device, function):
     """NaN orders above every number, and extremes and medians of a row with NaN are NaN."""
-    not_denied(declaration, _ORDERED_OPERATORS.get(function, function))
+    skip_if_denied(declaration, _ORDERED_OPERATORS.get(function, function))
     nan, inf = float("nan"), float("inf")
     # Comparisons with NaN are False, so a kernel that only compares loses the NaN.
     rows = torch.tensor([[1.0, nan, -inf, 3.0, inf], [nan, nan, nan, nan, nan], [4.0, 2.0, 5.0, 1.0, 3.0]])

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from conformance.accelerators.capabilities import LAZY_CALL, RNG, RNG_GENERATOR, RNG_STATE, Cell, Mode
+from conformance.accelerators.capabilities import LAZY_CALL, RNG, RNG_GENERATOR, RNG_STATE
 from conformance.judging.finding import stub
 from conformance.plan.case import Level, case
+from conformance.suites.operator_claims import claims
 from conformance.suites.shared_bodies import differing, of_draws
 
 
@@ -75,7 +76,7 @@ def test_own(accelerator, declaration, device):
     check_own(accelerator, device)
     generator, before = torch.Generator(device=device), accelerator.get_rng_state()
     for name, (operator, draw) in _DRAWS.items():
-        if operator and not declaration.supports(Cell(f"operators.{operator}", "float32", Mode.INFERENCE.value)):
+        if operator and not claims(declaration, operator):
             continue
         drawn, again, other = (draw(device, generator.manual_seed(seed)) for seed in (5, 5, 6))
         assert differing(drawn, again) == 0, f"{name} ignores the seed of its generator"

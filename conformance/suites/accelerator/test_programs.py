@@ -8,6 +8,7 @@ from conformance.accelerators.capabilities import DTYPE, Cell, Mode
 from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
 from conformance.suites import drawn_programs
+from conformance.suites.operator_claims import claims
 
 #: Dtypes in which programs begin.
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -42,7 +43,7 @@ def test_programs(declaration, case, device, check):
     trained = mode is Mode.TRAINING
 
     def claimed(operator, dtype):
-        return bool(declaration.supports(Cell(f"operators.{operator}", dtype, mode.value)))
+        return claims(declaration, operator, dtype, mode)
 
     dtype = getattr(torch, case.dtype)
     chosen = drawn_programs.programs(dtype, numbers, claimed, by_calls=True, trained=trained)

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conformance.accelerators.capabilities import Cell, Mode
-from conformance.suites import called_operators
-
-
-def claims(declaration: Any, operator: str, dtype: str, mode: Mode = Mode.INFERENCE) -> bool:
-    """Return whether the device claims the operator for a dtype."""
-    return bool(declaration.supports(Cell(f"operators.{operator}", dtype, mode.value)))
+from conformance.accelerators.capabilities import Mode
+from conformance.suites.operator_claims import claims, claims_calls
 
 
 def claimed(
@@ -25,6 +20,6 @@ def claimed(
     chosen = []
     for row in rows:
         named = all(claims(declaration, operator, dtype or row[2], mode) for operator in row[1].split())
-        if named and called_operators.are_claimed(declaration, row[-1], given()):
+        if named and claims_calls(declaration, row[-1], given()):
             chosen.append(row)
     return chosen

@@ -8,8 +8,8 @@ from conformance.accelerators.capabilities import COMPILE, DTYPE, Mode
 from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
 from conformance.suites import drawn_programs
+from conformance.suites.operator_claims import claims
 
-from .claimed import claims
 from .test_compiled import DEADLINE
 from .test_programs import HOST, Inductor, naming_torch, plainly
 

@@ -7,8 +7,8 @@ import torch
 from conformance.accelerators.capabilities import COMPILE, Cell, Mode
 from conformance.judging.finding import EnvironmentLacks
 from conformance.plan.case import Case, Tier, cases
+from conformance.suites.operator_claims import claims
 
-from .claimed import claims
 from .test_compiled import DEADLINE
 from .test_programs import Inductor, naming_torch, plainly
 

@@ -14,6 +14,7 @@ from conformance.numerics.compare import Comparison, Exact, compare, plain
 from conformance.numerics.nearness import Near, bound_of, near
 from conformance.numerics.trees import tensors
 from conformance.plan.case import Case, case, cases
+from conformance.suites.operator_claims import claims
 from conformance.suites.operators.calls import database
 from conformance.suites.operators.calls.classes import op_class
 from conformance.suites.operators.cell import quiet
@@ -123,7 +124,7 @@ def _check_call(
 def _check_beside(check, declaration, function: Function, device: torch.device, dtype: str) -> None:
     """Check each overload in a further dtype, where the device has the operator in it."""
     other = _BESIDE.get(dtype)
-    if other is None or not _supports(declaration, function, other):
+    if other is None or not claims(declaration, function.operator, other):
         return
     for each in (function, *function.kin):
         for call in each.calls:
@@ -139,17 +140,11 @@ def _check_alone(check, declaration, function: Function, device: torch.device) -
     if function.name == "mul":
         for _ in range(2):
             on_a_thread(lambda: matrices.check_products(check, device, torch.float32))
-    if not function.integers and _supports(declaration, function, "int64"):
+    if not function.integers and claims(declaration, function.operator, "int64"):
         _check_integers(check, function, device)
-    if _supports(declaration, function, "bfloat16"):
+    if claims(declaration, function.operator, "bfloat16"):
         for each in (function, *function.kin):
             _check_mixed(check, each, device)
-
-
-def _supports(declaration, function: Function, dtype: str) -> bool:
-    """Return whether the device has the operator of a function in a dtype."""
-    supported: bool = declaration.supports(Cell(f"operators.{function.operator}", dtype, Mode.INFERENCE.value))
-    return supported
 
 
 def _check_integers(check, function: Function, device: torch.device) -> None:

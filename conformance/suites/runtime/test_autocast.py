@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from conformance.accelerators.capabilities import AUTOCAST, DTYPE, Cell, Mode
+from conformance.accelerators.capabilities import AUTOCAST, DTYPE
 from conformance.numerics.nearness import Near, near
 from conformance.plan.case import case
 from conformance.suites.accelerator.test_autocast import SIXTEEN_BITS, autocast_to
+from conformance.suites.operator_claims import claims
 from conformance.suites.shared_bodies import HOST
 
 
@@ -169,7 +170,7 @@ def test_full(accelerator, declaration, check, device, operator, dtype):
     """Inside autocast, an operator of the float32 list takes 16-bit inputs and computes in float32."""
     kind = getattr(torch, dtype)
     more = {} if device.type == HOST.type else FULL_OF_DEVICES.get(operator, {})
-    claimed = {form: given for form, given in more.items() if _is_claimed(declaration, form)}
+    claimed = {form: given for form, given in more.items() if claims(declaration, form.partition(" ")[0])}
     for form, (call, *shapes) in {operator: FULL[operator], **FULL_FORMS.get(operator, {}), **claimed}.items():
         given = [filled(*shape).roll(number).to(kind) for number, shape in enumerate(shapes)]
 
@@ -178,11 +179,6 @@ def test_full(accelerator, declaration, check, device, operator, dtype):
 
         check_dtype(check, result, torch.float32, form)
         near(check, form, result, call(*(tensor.double() for tensor in given)), Near.FORWARD)
-
-
-def _is_claimed(declaration, form):
-    """Return whether the device claims the operator of a form in float32, in which it computes."""
-    return bool(declaration.supports(Cell(f"operators.{form.partition(' ')[0]}", "float32", Mode.INFERENCE.value)))
 
 
 @case("runtime.autocast.unlisted", requires=[AUTOCAST, DTYPE],

@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 from torch import _tensor_str
 
-from tests.faults.overriding import Call, overridden
+from tests.faults.overriding import Call, has_kernel, overridden
 
 Load = Callable[..., Any]
 
@@ -177,17 +177,9 @@ def without_autocast(operator: str, device: torch.device, *, in_transforms: bool
 
     key = f"Autocast{torch._C._dispatch_key_for_device(device.type)}"
     every = torch._C._dispatch_get_all_op_names()
-    names = [name for name in every if name.partition(".")[0] == f"aten::{operator}" and _has_kernel(name, key)]
+    names = [name for name in every if name.partition(".")[0] == f"aten::{operator}" and has_kernel(name, key)]
     with overridden(dict.fromkeys(names, behaviour), key):
         yield
-
-
-def _has_kernel(name: str, key: str) -> bool:
-    try:
-        torch.library.get_kernel(name, key)
-    except RuntimeError:
-        return False
-    return True
 
 
 # --- held rows of the sixteenth collection ---

@@ -21,7 +21,7 @@ import torch
 from tests.defects import bench
 from tests.faults import forks, liveness
 from tests.faults.overloads import kernels_of_a_device, operator_of, schema
-from tests.faults.overriding import Call, overridden
+from tests.faults.overriding import Call, has_kernel, overridden
 
 from . import collectives, compiled, functions, members, operators, sequences, vocabulary
 from .results import Bug, Found, bugs, summary, table
@@ -62,11 +62,11 @@ def _kernels(bug: Bug, device: torch.device) -> AbstractContextManager[None]:
     key = str(torch._C._dispatch_key_for_device(device.type))
     if not names and not _has_tensors(bug):
         names = sorted(name for name in torch._C._dispatch_get_all_op_names() if _is_of(name, known))
-        names = [name for name in names if _has_kernel(name, key)]
+        names = [name for name in names if has_kernel(name, key)]
     if not names or vocabulary.ABOVE.fullmatch(bug.effect):
         key = f"Autograd{key}"
         every = torch._C._dispatch_get_all_op_names()
-        names = sorted(name for name in every if _is_of(name, known) and _has_kernel(name, key))
+        names = sorted(name for name in every if _is_of(name, known) and has_kernel(name, key))
     return overridden(dict.fromkeys(names, _behaviour(bug)), key)
 
 
@@ -79,14 +79,6 @@ def _has_tensors(bug: Bug) -> bool:
 
 def _is_of(name: str, known: list[str]) -> bool:
     return operator_of(name) in known or name.partition(".")[0] in known
-
-
-def _has_kernel(name: str, key: str) -> bool:
-    try:
-        torch.library.get_kernel(name, key)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _behaviour(bug: Bug) -> Callable[[Call], Any]:

@@ -1,7 +1,7 @@
-"""Operators that a function calls, by running it on the host, and whether a device claims them.
+"""Claims of operators: of one by its name, and of all that a function calls, which a run on the host shows.
 
-What a case is about has a claim of its own, and its function calls more, such as the remainder that makes its numbers.
-A device that refuses one of those is right if it does not claim it.
+A case requires the operators that it is about. Its function may call more, such as the remainder that makes its
+numbers. A device that does not claim one of these may refuse it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,30 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.accelerators.capabilities import Cell, Mode
+from conformance.accelerators.declaration import State
+from conformance.judging.finding import environment_lacks
 from conformance.numerics.trees import tensors
+
+
+def _cell(operator: str, dtype: str, mode: Mode) -> Cell:
+    return Cell(f"operators.{operator}", dtype, mode.value)
+
+
+def claims(declaration: Any, operator: str, dtype: str = "float32", mode: Mode = Mode.INFERENCE) -> bool:
+    """Return whether the device claims the operator for a dtype."""
+    return bool(declaration.supports(_cell(operator, dtype, mode)))
+
+
+def skip_if_denied(declaration: Any, *operators: str, dtype: str = "float32", mode: Mode = Mode.INFERENCE) -> None:
+    """Skip the case if the device declares one of these operators unsupported.
+
+    For cases that test an operator and do not require it: those of the core run whatever is declared.
+    """
+    for operator in operators:
+        cell = _cell(operator, dtype, mode)
+        claim = declaration.claim(cell)
+        if claim.state is State.UNSUPPORTED:
+            environment_lacks(f"{cell} is declared unsupported: {claim.reason}")
 
 
 class _Calls(TorchDispatchMode):
@@ -48,7 +71,7 @@ def _by_kernel() -> dict[str, tuple[str, ...]]:
     return {kernel: tuple(sorted(names)) for kernel, names in found.items()}
 
 
-def are_claimed(declaration: Any, run: Callable[..., Any], given: Sequence[Any]) -> bool:
+def claims_calls(declaration: Any, run: Callable[..., Any], given: Sequence[Any]) -> bool:
     """Run a function on the host; return whether the device claims each operator that it calls.
 
     A kernel of several operators is claimed with one of them, in one of the dtypes of its tensors. Kernels that are no
@@ -57,11 +80,7 @@ def are_claimed(declaration: Any, run: Callable[..., Any], given: Sequence[Any])
     with _Calls() as calls:
         run(*given)
     return all(
-        any(
-            declaration.supports(Cell(f"operators.{name}", dtype, Mode.INFERENCE.value))
-            for name in _by_kernel()[kernel]
-            for dtype in dtypes
-        )
+        any(claims(declaration, name, dtype) for name in _by_kernel()[kernel] for dtype in dtypes)
         for kernel, dtypes in calls.found
         if kernel in _by_kernel() and dtypes
     )
