@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.judging.checker import Checker
+from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.trees import mapped
 from conformance.plan.case import Case
 from conformance.suites.compile import tables, test_programs
@@ -799,6 +800,17 @@ def test_a_device_may_lack_an_operator_that_a_compiled_row_calls() -> None:
     assert len(tables.CHAINED) - 30 < len(chosen) < len(tables.CHAINED)
     with pytest.raises(NotImplementedError):
         check_compiled(tables.CHAINED, WithoutRemainders)
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [(test_programs.test_constants, ()), (test_programs.test_layout, ()), (test_programs.test_overlap, ("alone",))],
+    ids=["constants", "layout", "overlap"],
+)
+def test_a_compiled_case_of_a_device_that_claims_no_operator_is_skipped(body: Any, given: tuple[str, ...]) -> None:
+    accelerator, claims = SimpleNamespace(), SimpleNamespace(supports=lambda cell: False)
+    with pytest.raises(EnvironmentLacks, match="claims none"):
+        body(accelerator, claims, Checker(), torch.device("cpu"), *given)
 
 
 def test_what_the_compiler_of_torch_has_wrong_on_this_host_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
