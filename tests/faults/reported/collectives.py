@@ -135,6 +135,7 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "bool": lambda: tensors[0].dtype is torch.bool,
         "no multiple of 32": lambda: tensors[-1].dim() > 0 and tensors[-1].shape[-1] % 32 != 0,
         "bfloat16": lambda: tensors[0].dtype is torch.bfloat16,
+        "float16": lambda: tensors[0].dtype is torch.float16,
         "more than 2 ranks": lambda: dist.get_world_size(group) > _PAIR,
         "more than 1 rank": lambda: dist.get_world_size(group) > 1,
         "root not 0": lambda: (call.arguments.get("dst") or 0) != 0,

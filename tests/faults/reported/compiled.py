@@ -194,12 +194,25 @@ def _last_of_equal_numbers(node: Node) -> None:
     given, dim = node.args[0], node.args[1]
     if given.meta["val"].dtype not in (torch.int16, torch.float16) or not _shape(given):
         return
+    _find_from_the_end(node, given, dim)
+
+
+def _find_from_the_end(node: Node, given: Node, dim: int) -> None:
+    """Look for the largest number from the end of a dimension."""
     with node.graph.inserting_before(node):
         turned = node.graph.call_function(torch.ops.prims.rev.default, (given, [dim]))
     turned.meta = {"val": torch.ops.prims.rev.default(given.meta["val"], [dim])}
     node.args = (turned, *node.args[1:])
     _behind(node, aten.add.Tensor, _shape(given)[dim] - 1)
     _behind(node, aten.mul.Tensor, -1)
+
+
+def _last_of_equal_numbers_in_long_columns(node: Node) -> None:
+    """Give the last place of the largest number of more numbers than one group of threads reads."""
+    if node.target is aten.argmax.default and len(node.args) > 1 and isinstance(node.args[1], int):
+        given, dim = node.args[:2]
+        if _shape(given) and _shape(given)[dim] > _GROUP:
+            _find_from_the_end(node, given, dim)
 
 
 def _not_wrapped(node: Node) -> None:
@@ -840,8 +853,40 @@ def _negative_places_zero(node: Node) -> None:
         _behind(node, aten.mul.Tensor, 0)
 
 
+#: Functions of whole numbers that give others.
+_OF_WHOLE = (aten.cos.default, aten.sin.default, aten.erf.default, aten.sigmoid.default)
+
+
+def _powers_not_wrapped(node: Node) -> None:
+    """Compute functions of powers of uint8 that were not cut to eight bits."""
+    given = node.args[0] if node.target in _OF_WHOLE else None
+    if isinstance(given, Node) and _converted(given) is not None:
+        given = _converted(given)
+    if not isinstance(given, Node) or given.target is not aten.pow.Tensor_Scalar:
+        return
+    if given.meta["val"].dtype is torch.uint8:
+        wide = _new(node, torch.ops.prims.convert_element_type.default, given.args[0], torch.float32)
+        node.args = (_new(node, aten.pow.Tensor_Scalar, wide, given.args[1]),)
+
+
+#: Bytes of which an argument's place in memory is to be a multiple.
+_ALIGNED = 16
+
+
+def _unaligned_not_written(node: Node) -> None:
+    """Leave an argument as it is that does not begin at a multiple of 16 bytes."""
+    if node.target is not aten.copy_.default or node.args[0].op != "placeholder":
+        return
+    value = node.args[0].meta["val"]
+    if value.storage_offset() * value.element_size() % _ALIGNED:
+        node.args = (node.args[0], node.args[0], *node.args[2:])
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "powers of eight bits not wrapped": _powers_not_wrapped,
+    "last of equal numbers in long columns": _last_of_equal_numbers_in_long_columns,
+    "unaligned argument not written": _unaligned_not_written,
     "infinite running sums nan": _infinite_sums_nan,
     "gradient of a cut and reflected edge scaled": _gradient_of_a_reflected_edge,
     "less than itself expanded": _less_than_itself_expanded,
@@ -1319,3 +1364,57 @@ def _read_behind_the_same_write(node: Node) -> None:
 
 
 EFFECTS["read behind the same write"] = _read_behind_the_same_write
+
+
+# --- held rows of the twenty-first collection ---
+
+
+def _nan_in_the_first_bucket(node: Node) -> None:
+    """Give zero as the bucket of NaN."""
+    if node.target is not aten.bucketize.Tensor or not node.args[0].meta["val"].is_floating_point():
+        return
+    users, following = list(node.users), node.next
+    kept = _new(following, aten.logical_not.default, _new(following, aten.isnan.default, node.args[0]))
+    made = _new(following, aten.mul.Tensor, node, kept)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+#: Comparisons whose truth has all bits.
+_TRUTHS = {
+    getattr(getattr(aten, name), form) for name in ("ge", "gt", "le", "lt") for form in ("Scalar", "Tensor")
+}  # fmt: skip
+
+
+def _number_times_truth_nan(node: Node) -> None:
+    """Give NaN for products of numbers and of what is true."""
+    if node.target is not aten.mul.Tensor or not node.meta["val"].is_floating_point():
+        return
+    truths = [part for part in node.args if isinstance(part, Node) and part.target in _TRUTHS]
+    if truths and _shape(truths[0]) == _shape(node):
+        users, following = list(node.users), node.next
+        made = _new(following, aten.where.self, truths[0], _number(following, node.meta["val"], math.nan), node)
+        for user in users:
+            user.replace_input_with(node, made)
+
+
+#: Channels of which a pooled image has a multiple.
+_CHANNELS = 16
+
+
+def _sum_of_pooled_images(node: Node) -> None:
+    """Add up several long pooled images wrongly if their channels are no multiple of 16."""
+    given = node.args[0] if node.target in (aten.sum.default, aten.sum.dim_IntList) else None
+    while isinstance(given, Node) and given.target in (aten.reshape.default, aten.view.default, aten.clone.default):
+        given = given.args[0]
+    if isinstance(given, Node) and given.target is aten._adaptive_avg_pool2d.default:
+        shape = _shape(given)
+        if shape[0] > 1 and math.prod(shape[1:]) > _PADDED and shape[1] % _CHANNELS:
+            _behind(node, aten.mul.Tensor, 1.5)
+
+
+EFFECTS |= {
+    "nan in the first bucket": _nan_in_the_first_bucket,
+    "number times truth nan": _number_times_truth_nan,
+    "sum of pooled images scaled": _sum_of_pooled_images,
+}

@@ -313,6 +313,36 @@ def _memory_of_the_current_device(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _active_bytes_zero(device: torch.device) -> Iterator[None]:
+    """Tell of no active bytes."""
+    read = torch._C._accelerator_getDeviceStats
+
+    def zero(value: Any) -> Any:
+        return {name: zero(each) for name, each in value.items()} if isinstance(value, dict) else 0
+
+    def function(index: int) -> Any:
+        stats = read(index)
+        return {**stats, "active_bytes": zero(stats.get("active_bytes", {}))}
+
+    with mock.patch.object(torch._C, "_accelerator_getDeviceStats", function):
+        yield
+
+
+@contextmanager
+def _default_stream_alone_waited_for(device: torch.device) -> Iterator[None]:
+    """Wait for a device's default stream where all of its streams are to be waited for."""
+    module: Any = torch.get_device_module(device.type)
+
+    def function(device: Any = None, /) -> None:
+        module.default_stream(_place(module, device)).synchronize()
+
+    with ExitStack() as stack:
+        for owner in (module, torch.accelerator):
+            stack.enter_context(mock.patch.object(owner, "synchronize", function))
+        yield
+
+
 #: Milliseconds from which a time has the wrong unit.
 _LONG = 50.0
 
@@ -411,6 +441,8 @@ def _seeds_differ_by_device(device: torch.device) -> Iterator[None]:
 
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "active bytes zero": _active_bytes_zero,
+    "default stream alone waited for": _default_stream_alone_waited_for,
     "seeds differ by device": _seeds_differ_by_device,
     "streams of the current device": _streams_of_the_current_device,
     "unscaled twice": _unscaled_twice,

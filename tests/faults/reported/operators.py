@@ -45,6 +45,7 @@ def reset() -> None:
     _BOUNDS.clear()
     _TRAINED.clear()
     _MEMORY.clear()
+    _MASKS.clear()
 
 
 def _named(call: Call, name: str) -> Any:
@@ -1442,7 +1443,52 @@ def _lanes_a_little_later(call: Call) -> Any:
 
 
 #: Effects by name.
+def _mask_of_the_last_dimension(call: Call) -> Any:
+    """Fill along the last dimension where a mask stands in front of dimensions that are taken whole."""
+    target, indices, value = call.values[:3]
+    mask, *rest = indices or [None]
+    is_filled = mask is not None and mask.dtype is torch.bool and value.numel() == 1 and not call.values[3]
+    if not rest or not is_filled or any(each is not None for each in rest) or mask.dim() != 1:
+        return call.run()
+    if target.shape[-1] not in (1, len(mask)):
+        raise IndexError("the mask does not fit the last dimension")
+    return target.masked_fill_(mask, value.item())
+
+
+#: The number below which a sigmoid is zero.
+_LOWEST_SIGMOID = -11
+
+
+def _small_sigmoids_zero(call: Call) -> Any:
+    where = call.values[0].detach() < _LOWEST_SIGMOID
+    return _edited(call, lambda t: t.masked_fill_(where, 0) if t.shape == where.shape else None)
+
+
+def _parts_between_nan_sorted(call: Call) -> Any:
+    """Leave each NaN where it stands, and sort the numbers in front of it and behind it."""
+    given, dim = call.values[0].detach(), _named(call, "dim")
+    result = call.run()
+    values, places = (each.detach() for each in outputs_of(call, result)[:2])
+    if not given.dim():
+        return result
+    rows = given.cpu().movedim(dim, -1)
+    found = torch.empty(rows.shape, dtype=torch.int64)
+    for row, places_of in zip(rows.reshape(-1, rows.shape[-1]), found.view(-1, rows.shape[-1]), strict=True):
+        edges = [-1, *row.isnan().nonzero().flatten().tolist(), len(row)]
+        for before, after in itertools.pairwise(edges):
+            part = row[before + 1 : after].sort(descending=bool(_named(call, "descending")))[1] + before + 1
+            places_of[before + 1 : after] = part
+            places_of[after : after + 1] = after
+    with torch.no_grad():
+        values.copy_(rows.gather(-1, found).movedim(-1, dim))
+        places.copy_(found.movedim(-1, dim))
+    return result
+
+
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "mask of the last dimension": _mask_of_the_last_dimension,
+    "small sigmoids zero": _small_sigmoids_zero,
+    "parts between nan sorted": _parts_between_nan_sorted,
     "finite by zero": _finite_by_zero,
     "invalid results zero": _invalid_results_zero,
     "selected in memory's order": _selected_in_memory_order,
@@ -2140,4 +2186,51 @@ EFFECTS |= {
     "last channel first": _last_channel_first,
     "small products zero": _small_products_zero,
     "chosen by products": _chosen_by_products,
+}
+
+
+# --- held rows of the twenty-first collection ---
+
+_MASKS: dict[Any, torch.Tensor] = {}
+
+
+def _place_behind_the_end(call: Call) -> Any:
+    """Give the length as the place of the largest number where all are negative infinities, or of the smallest one."""
+    given, dim = call.values[0].detach(), _named(call, "dim")
+    where = given == (-math.inf if "argmax" in call.name else math.inf)
+    alone = where.all() if dim is None or not given.dim() else where.all(dim)
+    length = given.numel() if dim is None or not given.dim() else given.shape[dim]
+    return _edited(call, lambda t: t.masked_fill_(alone.view(t.shape), length))
+
+
+def _first_of_equal_numbers(call: Call) -> Any:
+    """Give the place at which a running maximum came first."""
+    dim, result = _named(call, "dim"), call.run()
+    values, places = (each.detach() for each in outputs_of(call, result)[:2])
+    if values.dim():
+        rows = values.cpu().movedim(dim, -1)
+        is_new = torch.ones(rows.shape, dtype=torch.bool)
+        is_new[..., 1:] = rows[..., 1:] != rows[..., :-1]
+        first = torch.where(is_new, torch.arange(rows.shape[-1]), 0).cummax(-1)[0]
+        with torch.no_grad():
+            places.copy_(first.movedim(-1, dim))
+    return result
+
+
+def _mask_of_the_first_call(call: Call) -> Any:
+    """Leave out what was left out of the first tensor of this shape."""
+    given, p, is_training = call.values[:3]
+    if is_training is False or not 0 < p < 1:
+        return call.run()
+    _, mask = result = call.run()
+    known = _MASKS.setdefault((tuple(given.shape), p), mask.detach().cpu().clone()).to(mask.device)
+    if bool((known == mask).all()):
+        return result
+    return (given * known / (1 - p)).to(given.dtype), known
+
+
+EFFECTS |= {
+    "place behind the end of infinities": _place_behind_the_end,
+    "first of equal numbers": _first_of_equal_numbers,
+    "mask of the first call": _mask_of_the_first_call,
 }

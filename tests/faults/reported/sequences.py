@@ -74,6 +74,12 @@ def after_another_dtype(call: Call) -> bool:
     return _DTYPES.setdefault((call.name, tuple(first.shape)), first.dtype) is not first.dtype
 
 
+def after_another_width(call: Call) -> bool:
+    """Return whether the first call had another last dimension."""
+    width = next(iter(tensors_of(call.values))).shape[-1]
+    return _COUNTS.setdefault(("width", call.name), width) != width
+
+
 def strided_after_dense(call: Call, tensors: list[torch.Tensor]) -> bool:
     """Return whether a tensor has gaps, and one of its shape had none in an earlier call."""
     met = False

@@ -110,6 +110,11 @@ def _are_matrices_apart(t: torch.Tensor) -> bool:
     return is_dense and len(t) > 1 and t.stride(0) > t[0].numel()
 
 
+def _has_gaps(t: torch.Tensor) -> bool:
+    """Return whether a tensor takes more memory than its numbers do."""
+    return t.numel() > 0 and 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True)) > t.numel()
+
+
 def _is_transposed(t: torch.Tensor) -> bool:
     return t.dim() == 2 and min(t.shape) > 1 and t.mT.is_contiguous()
 
@@ -185,6 +190,7 @@ TESTS: dict[str, Test] = {
     "columns apart": _any(lambda t: t.dim() > 1 and t.numel() > 1 and t.shape[-1] > 1 and t.stride(-1) != 1),
     "matrices apart": _any(_are_matrices_apart),
     "transposed": _any(_is_transposed),
+    "gaps": _any(_has_gaps),
     "turned and ragged": _any(_is_turned_and_ragged),
     "rows": lambda tensors, words: any(t.dim() > 0 and t.numel() > int(words[0]) * t.shape[-1] for t in tensors),
 }  # fmt: skip
@@ -217,6 +223,7 @@ def meets(word: str, call: Call) -> bool:
         "output smaller": lambda: operators.shrinks(call),
         "inner size smaller": lambda: operators.has_smaller_inner_size(call),
         "after another dtype": lambda: sequences.after_another_dtype(call),
+        "after another width": lambda: sequences.after_another_width(call),
         "without grad_scale": lambda: call.values[place_of(call, "grad_scale") or 0] is None,
         "bounds of more dimensions": lambda: operators.has_wider_bounds(call),
         "second to last of one column": lambda: operators.is_beside_one_column(call),
@@ -620,6 +627,7 @@ FORMS: dict[str, Callable[[torch.Tensor, Call], torch.Tensor | None]] = {
     "with ones": lambda t, call: t.reshape([1] * call.values[0].dim()).clone(),
     "first of self": lambda t, call: _edit(t.copy_(call.values[0].reshape(-1)[0].expand(t.shape))),
     "one": lambda t, call: _edit(t.fill_(1)),
+    "without dimensions": lambda t, call: t.reshape([]).clone(),
 }
 
 
@@ -840,7 +848,7 @@ OTHERS: dict[str, Callable[[Call], Any]] = {
 ABOVE = re.compile(
     r"result (dtype|padded) .*|cut at synchronize|input in place of the sum|conjugate bit cleared|out zero|"
     r"gradient of \w+ (nan|zero) where .*|tangent of other lost|indexed dimension first|refused early|"
-    r"gradient of (self (finite|turned|conjugated)|target negated)|gradient without other|sizes not checked"
+    r"gradient of (self (finite|turned|conjugated|zero)|target negated)|gradient without other|sizes not checked"
 )
 
 
