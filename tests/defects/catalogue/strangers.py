@@ -172,7 +172,7 @@ MUTANTS = (
             _replays_on_the_default_stream),
     planted("a location without an index is device 0", "PyTorch #35289", "utils.checkpoint.current_device",
             replaced(torch.serialization, _validate_device=_device_zero)),
-    planted("compiled code has no NaN", "PyTorch #143976", "compile.special",
+    planted("compiled code has no NaN", "PyTorch #143976", "compile.special[*]",
             replaced(torch, compile=_compiled_without_nan)),
     broken("int64 is added in float32", FAMILY, "HCCL has no int64", "comm.all_reduce.wide[sum-int64-2]",
            replaced(dist, all_reduce=after(_through_float))),
