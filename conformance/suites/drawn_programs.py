@@ -7,7 +7,7 @@ step gives is compared with float64 and is no operand of another step.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import math
 import random
 import re
@@ -391,8 +391,11 @@ class _Draft:
         given = self._values[x], self._values[names["z"]]
         if _is_open(step, text, *given, trained=self._trained) or not self._can_be_run(step, names):
             return False
-        found, wide = _run(text, self._values), _run(_widened(text), self._wide)
-        if found is None or wide is None or not self._is_due(step, text, names, found[out], wide[out]):
+        found = _run(text, self._values)
+        if found is None or not self._has_due_size(found[out]):
+            return False
+        wide = _run(_widened(text), self._wide)
+        if wide is None or not self._is_due(step, text, names, found[out], wide[out]):
             return False
         self._keep(out, found[out], wide[out])
         if step in OF_ROUNDED:
@@ -407,17 +410,18 @@ class _Draft:
     def _can_be_run(self, step: Step, names: Mapping[str, str]) -> bool:
         """Return whether the operands are small enough for a step."""
         operands = [self._values[names[key]] for key in "xymw" if f"{{{key}}}" in step.text]
-        with contextlib.suppress(RuntimeError):  # such operands are no operands of one elementwise function
-            if math.prod(torch.broadcast_shapes(*(each.shape for each in operands))) > self._largest:
-                return False
+        if _broadcast_elements([each.shape for each in operands]) > self._largest:
+            return False
         return step.operator not in _PRODUCTS or all(
             max(each.shape, default=1) <= _MOST_OF_PRODUCTS for each in operands
         )
 
+    def _has_due_size(self, found: torch.Tensor) -> bool:
+        """Return whether a result has a size that programs have."""
+        return 0 < found.numel() <= self._largest and found.dim() <= self._dimensions
+
     def _is_due(self, step: Step, text: str, names: Mapping[str, str], found: torch.Tensor, wide: torch.Tensor) -> bool:
-        """Return whether a result has a size that programs have, and is exact, or rounded and small."""
-        if not 0 < found.numel() <= self._largest or found.dim() > self._dimensions:
-            return False
+        """Return whether a result is exact, or rounded and small."""
         if step in OF_ROUNDED:
             # Where the host itself is far off, the function is no question of kernels.
             is_near = relative_error(found.double(), wide.double(), 1.0) < bound_of(Near.FORWARD, found.dtype) / 2
@@ -499,6 +503,17 @@ def _is_open(step: Step, text: str, x: torch.Tensor, z: torch.Tensor, *, trained
     # C leaves it open what becomes of floating numbers that do not fit.
     is_cast = step.operator == "to" and x.is_floating_point() and not step.text.endswith(_FLOATS)
     return is_cast and not bool((x.isfinite() & (x >= 0) & (x < _BYTES)).all())
+
+
+def _broadcast_elements(shapes: Sequence[torch.Size]) -> int:
+    """Return how many elements shapes have together as those of one elementwise function, 0 if they have none."""
+    count = 1
+    for sizes in itertools.zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
+        longer = {size for size in sizes if size != 1}
+        if len(longer) > 1:
+            return 0
+        count *= next(iter(longer), 1)
+    return count
 
 
 def _is_small(operand: torch.Tensor) -> bool:
