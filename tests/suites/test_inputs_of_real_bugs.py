@@ -22,7 +22,7 @@ from conformance.judging.checker import Checker
 from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.trees import mapped
 from conformance.plan.case import Case
-from conformance.suites.compile import tables, test_programs
+from conformance.suites.compile import matrices, tables, test_programs
 from conformance.suites.compile.claimed import claimed
 from conformance.suites.foreach import functions as lists
 from conformance.suites.foreach import test_foreach
@@ -907,7 +907,7 @@ def stale_results(graph: torch.fx.GraphModule, given: tuple[Any, ...]) -> Any:
     return graph(*kept)
 
 
-@pytest.mark.parametrize("writes", list(tables.OVERLAPPING))
+@pytest.mark.parametrize("writes", list(matrices.OVERLAPPING))
 @pytest.mark.parametrize(("broken", "message"), [(on_copies, "after"), (stale_results, "the result of")])
 def test_compiled_code_that_reads_or_writes_other_memory(writes: str, broken: Callable[..., Any], message: str) -> None:
     compiled_by(plainly, test_programs.test_overlap, writes)

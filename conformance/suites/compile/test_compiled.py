@@ -14,7 +14,7 @@ from conformance.plan.case import case
 from conformance.suites.accelerator.settings import check_kept, settings_of
 from conformance.suites.shared_bodies import WatchedBackend
 
-from . import tables
+from . import matrices
 from .claimed import claimed
 
 #: Seconds. Compilers are slow, most of all in their first compilation.
@@ -110,7 +110,7 @@ def test_dynamic(accelerator, declaration, check, device):
             near(check, f"length {length}", run(x.to(device)), function(x.double()), Near.SUMS)
 
     check.equal(len(graphs), 1, "number of compiled graphs for three lengths")
-    rows = claimed(declaration, tables.SIZED, lambda: (torch.ones(6, 9),), "float32")
+    rows = claimed(declaration, matrices.SIZED, lambda: (torch.ones(6, 9),), "float32")
     chosen = [(name, run) for name, _, run in rows]
     with fresh_compiler():
         # A backend may make further graphs of functions this complex.

@@ -17,7 +17,7 @@ from conformance.plan.case import case
 from conformance.suites.module_inject.models import LlamaLayer
 from conformance.suites.parameters import spread_constants
 
-from . import tables
+from . import matrices, tables
 from .claimed import claimed
 from .test_compiled import DEADLINE, CompiledBlock, check_one_graph, compiling, fresh_compiler, results
 
@@ -260,7 +260,7 @@ def test_mutation(accelerator, check, device):
 _MATRICES = 81_931
 
 
-@case("compile.overlap", requires=[COMPILE, DTYPE.on("float32")], axes={"writes": tuple(tables.OVERLAPPING)},
+@case("compile.overlap", requires=[COMPILE, DTYPE.on("float32")], axes={"writes": tuple(matrices.OVERLAPPING)},
       deadline=DEADLINE)  # fmt: skip
 def test_overlap(accelerator, declaration, check, device, writes):
     """Compiled code that writes where it also reads gives uncompiled results, and leaves the same memory."""
@@ -268,9 +268,9 @@ def test_overlap(accelerator, declaration, check, device, writes):
     def pair():
         return torch.arange(1.0, 163.0).view(2, 9, 9).unbind()
 
-    rows = claimed(declaration, tables.OVERLAPPING[writes], pair, "float32")
+    rows = claimed(declaration, matrices.OVERLAPPING[writes], pair, "float32")
     _need_some(rows)
-    large = claimed(declaration, tables.LARGE, pair, "float32") if writes == "alone" else []
+    large = claimed(declaration, matrices.LARGE, pair, "float32") if writes == "alone" else []
 
     def check_both(accelerator, device):
         _check_overlap(check, accelerator, device, rows, torch.arange(1.0, 163.0).view(2, 9, 9))
@@ -361,7 +361,9 @@ def _check_reduced(accelerator, declaration, check, device) -> None:
     def losses(results):
         return torch.stack([each.mean() for each in results])
 
-    for what, found, due in _gradients(accelerator, declaration, device, tables.REDUCED, given, losses, torch.float64):
+    for what, found, due in _gradients(
+        accelerator, declaration, device, matrices.REDUCED, given, losses, torch.float64
+    ):
         near(check, what, found, due, Near.GRADIENTS)
 
 
@@ -373,7 +375,7 @@ def _check_gradients(accelerator, declaration, check, device) -> None:
         # One sum, so that a compiler writes few kernels. Its gradient is one number that repeats for each function.
         return torch.stack(results).sum((1, 2))
 
-    for what, found, due in _gradients(accelerator, declaration, device, tables.MOVING, given, losses, torch.float32):
+    for what, found, due in _gradients(accelerator, declaration, device, matrices.MOVING, given, losses, torch.float32):
         same_numbers(check, what, found.cpu(), due)
 
 
@@ -488,7 +490,7 @@ _FEWER = {
 @case("compile.layout", requires=[COMPILE, DTYPE.on("float32")], deadline=DEADLINE)
 def test_layout(accelerator, declaration, check, device):
     """Compiled functions give uncompiled results for permuted, sliced and expanded inputs, and leave them alone."""
-    usable = claimed(declaration, tables.ARRANGED, lambda: (_distinct(35, 21),), "float32")
+    usable = claimed(declaration, matrices.ARRANGED, lambda: (_distinct(35, 21),), "float32")
     _need_some(usable)
     chosen = {view: [row for row in usable if row[0] in _FEWER.get(view, row)] for view in _VIEWS}
 
