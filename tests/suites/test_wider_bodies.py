@@ -183,3 +183,13 @@ def test_the_products_that_are_timed_live_until_they_are_computed() -> None:
     conveyor._seconds_of(4)
 
     assert alive == [False, True], "a device that records calls computes only what lives"
+
+
+def test_late_work_is_long_on_a_device_that_waits_long_for_nothing() -> None:
+    class BehindANetwork(Conveyor):
+        def _seconds_of(self, length: int) -> float:
+            return 0.002 + 0.0001 * length  # 2 ms of each wait are on the way
+
+    conveyor = BehindANetwork(SimpleNamespace(synchronize=lambda: None), torch.device("cpu"))
+
+    assert 190 <= conveyor.length <= 200, "20 ms of products of 0.1 ms"

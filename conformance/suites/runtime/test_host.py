@@ -90,9 +90,9 @@ def test_reload(accelerator, check, device, part, place, optimizer):
 @case("runtime.reload.memory", requires=[MEMORY_STATS], axes={"optimizer": ("sgd", "adamw")})
 def test_memory(accelerator, check, device, optimizer):
     """While the states are on the host, their memory on the device is free, and it is taken again afterwards."""
-    trained = nn.Linear(512, 512, bias=False).to(device)
+    trained = nn.Linear(1024, 1024, bias=False).to(device)
     stepping = make(optimizer, trained.parameters())
-    trained(torch.ones(2, 512, device=device)).sum().backward()
+    trained(torch.ones(2, 1024, device=device)).sum().backward()
     stepping.step()
     stepping.zero_grad()
     accelerator.synchronize()
@@ -113,11 +113,11 @@ def test_memory(accelerator, check, device, optimizer):
     back = accelerator.memory_allocated()
 
     count = 1 if optimizer == "sgd" else 2
-    check.equal(size, count * 512 * 512 * 4, "bytes of the states")
+    check.equal(size, count * 1024 * 1024 * 4, "bytes of the states")
     check.that(whole - away >= size, f"{whole - away} bytes are free while states of {size} bytes are on the host")
     check.that(back - away >= size, f"{back - away} bytes are taken when states of {size} bytes are back")
     # Every gradient is 2: Adam's mean of gradients is a tenth of it, and momentum is the gradient itself.
-    expected = 2.0 * 512 * 512 * (1.0 if optimizer == "sgd" else 0.1)
+    expected = 2.0 * 1024 * 1024 * (1.0 if optimizer == "sgd" else 0.1)
     first = sums[0] if optimizer == "sgd" else sums[-2]
     check.that(abs(first - expected) <= 2.0**-20 * expected, f"the sum of the states is {first}, not {expected}")
 
