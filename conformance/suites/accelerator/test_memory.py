@@ -302,6 +302,8 @@ def test_stats(accelerator, device):
     current, peak = stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"]
     assert current == accelerator.memory_allocated() >= kept.numel(), (current, accelerator.memory_allocated())
     assert peak == accelerator.max_memory_allocated(), (peak, accelerator.max_memory_allocated())
+    active = stats.get("active_bytes.all.current", current)
+    assert active >= current, f"{active} bytes are active while {current} are allocated"
 
 
 @case("accelerator.memory.empty_cache_gives_back", requires=[MEMORY_STATS])

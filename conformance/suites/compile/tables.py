@@ -499,6 +499,9 @@ EXACT: tuple[Row, ...] = (
     *((f"argmax of ties in {dtype}", "argmax", dtype, partial(_largest_of_equals, dtype=getattr(torch, dtype)))
       for dtype in ("float16", "int16", "int64")),
     ("argmin of ties", "argmin", "float32", lambda o: torch.argmin(o.halves.abs().floor(), -1)),
+    ("argmax of ties in long rows", "argmax", "float32", lambda o: _long_rows(o).argmax(-1)),
+    ("argmax of ties in long columns", "argmax", "float32", lambda o: _long_rows(o).t().argmax(0)),
+    ("argmin of ties in long columns", "argmin", "float32", lambda o: _long_rows(o).t().argmin(0)),
     ("// of integers", "floor_divide", "int64", lambda o: o.integers // o.divisors),
     ("truncated division of integers", "div.trunc_rounding", "int64",
      lambda o: torch.div(o.integers, o.divisors, rounding_mode="trunc")),
@@ -523,6 +526,8 @@ EXACT: tuple[Row, ...] = (
       for name, operator, run in _WRAPPING),
     ("int16 that wraps before it is a float", "mul", "int16",
      lambda o: (o.integers.to(torch.int16) * 1009 + 7).to(torch.float32)),
+    # No cosine of a byte is nearer to 0 than 0.004.
+    ("signs of cosines of powers of bytes", "pow", "uint8", lambda o: o.bytes.pow(5).cos() > 0),
     ("bytes with int8", "add", "int8", lambda o: o.bytes + o.divisors.to(torch.int8)),
     ("bytes and a number", "mul", "uint8", lambda o: o.bytes * 3),
     ("less of bytes", "lt", "uint8", lambda o: o.bytes < o.bytes.t()),

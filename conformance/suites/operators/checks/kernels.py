@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -87,29 +88,123 @@ def _with_noise(dtype: torch.dtype) -> Iterator[Call]:
     yield Call(0, numbers, (torch.zeros_like(numbers), 0.25, 0.25, True), source="slopes of one number")
 
 
-#: Kernels that libraries call by name, or public functions with tensors that they make themselves, by the operator to
-#: which each belongs.
-_BY_NAME: Final[dict[str, tuple[Any, Callable[[torch.dtype], Iterator[Call]], tuple[torch.dtype, ...]]]] = {
-    "mm": (torch.ops.aten._int_mm.default, _eight_bit_products, (torch.int8,)),
-    "addmm": (torch.ops.aten._addmm_activation.default, _activated, (torch.float32, torch.bfloat16, torch.float16)),
-    "nn.functional.rrelu": (
-        torch.ops.aten.rrelu_with_noise.default,
-        _with_noise,
-        (torch.float32, torch.bfloat16, torch.float16),
-    ),
-}
+def _lists(dtype: torch.dtype, *behind: Any) -> Iterator[Call]:
+    """Yield a tensor with lists of indices that have nothing for whole dimensions, in front, between and behind.
+
+    The last dimension is as long as the first one: a mask of either fits the other, too.
+    """
+    cube = model_sizes.whole(4, 3, 4, dtype=dtype)
+    rows, columns = torch.tensor([True, False, False, True]), torch.tensor([3, -4])
+    for indices in ([rows, None, None], [None, None, columns], [rows, None, columns], [columns % 4, None]):
+        yield Call(
+            0, cube, (indices, *behind), source=str(["all" if each is None else each.tolist() for each in indices])
+        )
+
+
+def _numbers(*shape: int, turn: float = 0.37) -> torch.Tensor:
+    """Return numbers between -1 and 1 in no order."""
+    return torch.sin(torch.arange(math.prod(shape)) * turn + turn).view(shape)
+
+
+#: Widths of a small layer of attention.
+_WIDE, _HEADS = 8, 2
+
+
+def _of_attention() -> tuple[torch.Tensor, ...]:
+    """Return weights and biases of an attention's inputs and of its result."""
+    shapes = ((3 * _WIDE, _WIDE), (3 * _WIDE,), (_WIDE, _WIDE), (_WIDE,))
+    return tuple(_numbers(*shape, turn=0.41 + 0.1 * order) / 2 for order, shape in enumerate(shapes))
+
+
+def _attention(_: torch.dtype) -> Iterator[Call]:
+    """Yield a sequence that attends to itself, as a whole layer of attention in one kernel."""
+    given = _numbers(2, 5, _WIDE)
+    yield Call(0, given, (given, given, _WIDE, _HEADS, *_of_attention()), source="two heads")
+
+
+def _layer(_: torch.dtype) -> Iterator[Call]:
+    """Yield a layer of a transformer in one kernel: norms in front and behind, and both rectifiers."""
+    shapes = ((_WIDE,), (_WIDE,), (_WIDE,), (_WIDE,), (12, _WIDE), (12,), (_WIDE, 12), (_WIDE,))
+    rest = [_numbers(*shape, turn=0.23 + 0.05 * order) + (order in (0, 2)) for order, shape in enumerate(shapes)]
+    for gelu, in_front in ((True, False), (False, True)):
+        args = (_WIDE, _HEADS, *_of_attention(), gelu, in_front, 1e-5, *rest)
+        yield Call(0, _numbers(2, 5, _WIDE), args, source=f"gelu {gelu}, norms in front {in_front}")
+
+
+def _normalized_gradients(_: torch.dtype) -> Iterator[Call]:
+    """Yield gradients of a batch normalization in training and in evaluation, with all that its forward has kept."""
+    given, step = _numbers(4, 3, 5), _numbers(4, 3, 5, turn=0.7)
+    weight, mean, spread = (_numbers(3, turn=turn) + 2 for turn in (0.9, 1.1, 1.3))
+    kept = given.mean((0, 2)), (given.var((0, 2), correction=0) + 1e-5).rsqrt()
+    for trained in (True, False):
+        args = (given, weight, mean, spread, *kept, trained, 1e-5, [True] * 3, torch.empty(0, dtype=torch.uint8))
+        yield Call(0, step, args, source=f"training {trained}")
+
+
+def _gradients_of_segments(_: torch.dtype) -> Iterator[Call]:
+    """Yield gradients of rows that are reduced in parts of 2, 3 and 1."""
+    data, lengths = _numbers(6, 2), torch.tensor([2, 3, 1])
+    parts = data.split(lengths.tolist())
+    for name, reduce in (("sum", torch.sum), ("mean", torch.mean), ("max", torch.amax), ("min", torch.amin)):
+        found = torch.stack([reduce(part, 0) for part in parts])
+        step = _numbers(3, 2, turn=0.8)
+        yield Call(0, step, (found, data, name), {"lengths": lengths}, source=name)
+
+
+def _places_of_a_number(dtype: torch.dtype) -> Iterator[Call]:
+    """Yield sorted numbers, also by their order alone, with one number whose place is to be found, in each way."""
+    given = torch.tensor([1, 3, 3, 7, 9]).to(dtype)
+    order = torch.tensor([4, 0, 3, 1, 2])
+    unsorted = torch.empty_like(given).index_copy(0, order, given)
+    for right, narrow in itertools.product((False, True), repeat=2):
+        options = {"right": right, "out_int32": narrow}
+        yield Call(0, given, (3,), options, source=f"one number, {options}")
+        yield Call(0, unsorted, (3,), {**options, "sorter": order}, source=f"one number by an order, {options}")
+
+
+class _Named(NamedTuple):
+    """A kernel that is called by name: the operator to which it belongs, its calls, and the dtypes that have some."""
+
+    operator: str
+    function: Any
+    calls: Callable[[torch.dtype], Iterator[Call]]
+    dtypes: tuple[torch.dtype, ...]
+
+
+#: Dtypes of elements of four, two and eight bytes.
+_INDEXED = (torch.float32, torch.bfloat16, torch.int64)
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_ATEN: Final = torch.ops.aten
+#: Kernels that libraries and compilers call by name, or public functions with tensors that they make themselves.
+_BY_NAME: Final = (
+    _Named("__getitem__", _ATEN.index.Tensor, _lists, _INDEXED),
+    _Named("index_put", _ATEN.index_put.default,
+           lambda dtype: _lists(dtype, model_sizes.whole(1, dtype=dtype)[0] + 7), _INDEXED),
+    _Named("mm", _ATEN._int_mm.default, _eight_bit_products, (torch.int8,)),
+    _Named("addmm", _ATEN._addmm_activation.default, _activated, _FLOATS),
+    _Named("nn.functional.rrelu", _ATEN.rrelu_with_noise.default, _with_noise, _FLOATS),
+    _Named("nn.functional.multi_head_attention_forward", _ATEN._native_multi_head_attention.default, _attention,
+           (torch.float32,)),
+    _Named("nn.functional.multi_head_attention_forward", _ATEN._transformer_encoder_layer_fwd.default, _layer,
+           (torch.float32,)),
+    _Named("native_batch_norm", _ATEN.batch_norm_backward.default, _normalized_gradients, (torch.float32,)),
+    _Named("_segment_reduce.lengths", _ATEN._segment_reduce_backward.default, _gradients_of_segments, (torch.float32,)),
+    _Named("searchsorted", _ATEN.searchsorted.Scalar, _places_of_a_number, (torch.float32, torch.int64)),
+)  # fmt: skip
 
 
 @source(
     Mode.INFERENCE,
-    lambda cell, made: _check_layouts(cell, *made),
-    dtypes=(torch.int8, torch.float32, torch.bfloat16, torch.float16),
+    lambda cell, made: _check_named(cell, *made),
+    dtypes=(torch.int8, torch.int64, torch.float32, torch.bfloat16, torch.float16),
 )
 def by_name(cell: Cell) -> Iterator[tuple[Any, Call]]:
     """Yield kernels that are called by name, with arguments; a device that lacks one is left alone."""
-    function, make, dtypes = _BY_NAME.get(cell.info.full_name, (None, None, ()))
-    for order, given in enumerate(make(cell.dtype) if make and cell.dtype in dtypes else ()):
-        yield function, replace(given, number=NUMBER + order, source=f"{function}, {given.source}")
+    for kernel in _BY_NAME:
+        if kernel.operator == cell.info.full_name and cell.dtype in kernel.dtypes:
+            for order, given in enumerate(kernel.calls(cell.dtype)):
+                said = f"{kernel.function}, {given.source}"
+                yield kernel.function, replace(given, number=NUMBER + order, source=said)
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
@@ -234,6 +329,14 @@ def check_call(cell: Cell, function: Any, sample: Call) -> None:
     wrong_calls.check_more(cell, function, sample, into=into, spread=_SPREAD, only_wider=is_unchecked)
 
 
+def _check_named(cell: Cell, function: Any, sample: Call) -> None:
+    """Compare a kernel that is called by name with the host's, in float32 in all arrangements."""
+    loose = cell.of_class(OpClass.CONTRACTION)
+    _check_layouts(loose, function, sample)
+    if cell.dtype is torch.float32 and not function._schema.is_mutable:
+        _check_arrangements(loose.of_kernel(Kernel(cell.info, function)), sample, with_out(function))
+
+
 def _check_layouts(cell: Cell, function: Any, sample: Call) -> None:
     """Compare calls of an overload in some arrangements with the host's."""
     cell, into = cell.of_kernel(Kernel(cell.info, function)), with_out(function)
@@ -303,6 +406,7 @@ def check_into(cell: Cell, sample: Call, into: Into, expected: Any) -> None:
         return
     oracle, n = oracle_of(cell.info.op, sample), cell.judge.length(sample, expected)
     cell.judge.result(form, device.extra["out"], expected, oracle, n)
+    cell.judge.inputs(form, device, on_host, n)
 
 
 def _is_close(written: torch.Tensor, expected: torch.Tensor) -> bool:

@@ -23,6 +23,8 @@ _NUMBER = 9590
 _LOW = -float("inf")
 #: Operators of a tensor and a dimension whose result PyTorch defines for such rows.
 _OPERATORS: Final = frozenset({"logcumsumexp", "logsumexp", "softmax", "log_softmax", "amax", "amin"})
+#: Operators that add up or multiply, whose infinities stay where no other sign and no zero meets them.
+_SUMS: Final = frozenset({"cumsum", "cumprod", "sum", "prod", "mean"})
 #: Operators that give places: PyTorch documents that of equal numbers, the place is that of the first one.
 _PLACES: Final = frozenset({"argmax", "argmin"})
 #: Numbers of a row in which −inf repeats: a warp, and more than one.
@@ -36,8 +38,10 @@ def ends_in_a_row(cell: Cell) -> Iterator[Call]:
     For what gives places, two rows have one infinity in all places: a kernel may begin with a place out of range.
     """
     name = cell.info.full_name
-    for order, length in enumerate(_LENGTHS if name in _OPERATORS | _PLACES else ()):
+    for order, length in enumerate(_LENGTHS if name in _OPERATORS | _PLACES | _SUMS else ()):
         rows = (torch.arange(4 * length) % 5 - 2).to(cell.dtype).view(4, length)
+        if name in _SUMS:
+            rows[rows == 0] = 1
         rows[0, :-2] = rows[1, 1:-1] = rows[2, : length // 2] = _LOW
         if name in _PLACES:
             rows[2], rows[3] = _LOW, -_LOW

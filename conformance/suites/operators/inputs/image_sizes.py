@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -167,10 +168,20 @@ def _pool(dtype: torch.dtype) -> Iterator[Size]:
     for shape, last in (((2, 3, 257, 129), True), ((ROWS, 1, 2, 2), False), ((1, CHANNELS, 33, 5), True)):
         image = whole(*shape, dtype=dtype)
         yield Size(image.to(memory_format=torch.channels_last) if last else image, (2,))
-    for (side, stride, padding), ceil in itertools.product(_WINDOWS, (False, True)):
-        yield Size(whole(2, 24, 9, 10, dtype=dtype), (side, stride, padding), named(ceil_mode=ceil))
+    yield from _windows((2, 24, 9, 10), dtype)
     for image, (side, stride, padding) in itertools.product(_wide_images(dtype), ((2, 2, 0), (3, 2, 1))):
         yield Size(image, (side, stride, padding))
+
+
+def _windows(shape: tuple[int, ...], dtype: torch.dtype) -> Iterator[Size]:
+    """Yield images of a shape to pool with each window, whose last place may be cut off or stand over the edge."""
+    for (side, stride, padding), ceil in itertools.product(_WINDOWS, (False, True)):
+        yield Size(whole(*shape, dtype=dtype), (side, stride, padding), named(ceil_mode=ceil))
+
+
+for _kind in ("max", "avg"):
+    sizes_of(f"nn.functional.{_kind}_pool1d")(partial(_windows, (2, 24, 10)))
+    sizes_of(f"nn.functional.{_kind}_pool3d")(partial(_windows, (2, 3, 6, 5, 8)))
 
 
 @sizes_of("nn.functional.adaptive_avg_pool2d")

@@ -18,6 +18,7 @@ from conformance.suites.operators.calls.classes import is_a
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
+from . import variants
 from .comparing import check_supported
 from .families import source
 from .kinds import unlike
@@ -57,7 +58,13 @@ def compare(cell: Cell, sample: Call) -> None:
     check_supported(cell, sample, "mixed_dtypes", f"refused: {sample.source}")
 
 
-@source(Mode.INFERENCE, compare, once=True, values=False)
+def _compare_both(cell: Cell, sample: Call) -> None:
+    """Compare a call, and its in-place form for operands with gaps if the first one's dtype is that of the result."""
+    compare(cell, sample)
+    variants.in_place_of(cell, sample, ("non-contiguous",))
+
+
+@source(Mode.INFERENCE, _compare_both, once=True, values=False)
 def mixed_dtypes(cell: Cell) -> Iterator[Call]:
     """Yield calls of a function of two tensors, or of a list, with operands of two dtypes that the device declares."""
     takes_list = bool(cell.fixed) and _is_list(cell.fixed[0].input)

@@ -528,6 +528,17 @@ def _topk(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(_all_unlike(shape, dtype), (most,), trained=False)
 
 
+@sizes_of("kthvalue")
+def _kth(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield rows without equal elements, with a place in their order: many rows, also with NaN, and long ones."""
+    for shape, place in (((ROWS, 3), 2), ((2, WORDS), 50), ((1, TERMS), 2049)):
+        yield Size(_all_unlike(shape, dtype), (place,), trained=False)
+    if dtype.is_floating_point:
+        rows = _all_unlike((600, 8), torch.float32).remainder(8)
+        rows[::7, 3] = math.nan
+        yield Size(rows.to(dtype), (8,), trained=False)
+
+
 def _all_unlike(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return numbers without an order, which all differ where the dtype has so many."""
     count = math.prod(shape)

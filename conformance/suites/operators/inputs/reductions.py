@@ -22,8 +22,8 @@ from conformance.suites.operators.judge.cells import Cell
 from .comparing import check_call
 from .families import source
 
-#: Numbers from 9680 and 9945 on are no numbers of other samples.
-_NUMBER, _VECTOR = 9680, 9945
+#: Numbers from 9680, 9945 and 9975 on are no numbers of other samples.
+_NUMBER, _OF_ONE, _VECTOR = 9680, 9975, 9945
 _SHAPE = (2, 3, 1, 2, 5)
 #: Fewer dimensions, each of which may have a kernel of its own.
 _FEWER = (2, 3, 4)
@@ -56,6 +56,9 @@ def reductions(cell: Cell) -> Iterator[Call]:
         given = _values(cell.dtype, negative=True)[(0,) * (len(_SHAPE) - dims)]
         said = f"values of one sign in {dims} dimensions"
         yield Call(_NUMBER + order, given, (), {"dim": min(dim, dims - 1), **kept}, source=said)
+    for order, (shape, dim) in enumerate((((1, 7), 0), ((7, 1), 1), ((2, 1, 3), 1))):
+        given = _values(cell.dtype, negative=True).flatten()[: math.prod(shape)].view(shape)
+        yield Call(_OF_ONE + order, given, (), {"dim": dim}, source="one element along the dimension")
 
 
 @source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.int64), fixed=True)
