@@ -612,9 +612,31 @@ def _the_first_for_a_negative_place(name: str, function: Any, args: Any) -> Any:
     return function(args[0], [place if place is None else place.clamp(min=0) for place in args[1]])
 
 
+class _PowersOfBytes:
+    """Computes the cosine of a power of bytes from the power that was not cut to eight bits."""
+
+    def __init__(self) -> None:
+        self._wide: dict[int, torch.Tensor] = {}
+
+    def __call__(self, name: str, function: Any, args: Any) -> Any:
+        if name == "pow" and args[0].dtype is torch.uint8:
+            found = function(*args)
+            self._wide[id(found)] = args[0].float().pow(args[1])
+            return found
+        return self._wide[id(args[0])].cos() if name == "cos" and id(args[0]) in self._wide else None
+
+
+def _the_last_of_equal_numbers_in_long_columns(name: str, function: Any, args: Any) -> Any:
+    if name not in ("argmax", "argmin") or len(args) < 2 or args[1] is None or args[0].shape[args[1]] < 1024:
+        return None
+    return args[0].shape[args[1]] - 1 - function(args[0].flip(args[1]), *args[1:])
+
+
 @pytest.mark.parametrize(
     ("table", "other", "message"),
     [
+        (tables.EXACT, _PowersOfBytes(), "signs of cosines of powers of bytes"),
+        (tables.EXACT, _the_last_of_equal_numbers_in_long_columns, "argmax of ties in long (rows|columns)"),
         (tables.RUNNING, _infinite_sums_are_nan, "cumsum with infinities"),
         (tables.CHAINED, _less_than_itself, "lt of computed numbers with themselves"),
         (tables.EXACT, _the_first_for_a_negative_place, "the last column by a list"),
