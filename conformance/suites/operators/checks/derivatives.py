@@ -46,8 +46,8 @@ def passes(info: Any, sample: Call) -> Iterator[Call]:
     """Yield the sample with every further backward."""
     yield from passes_of_subsets(sample)
     # Other cotangents are numbers of bfloat16: a kernel that narrows these shows here alone.
-    finer = sample.tensors and sample.tensors[0].dtype in _PRECISE
-    gaps = Pass(_finer_with_gaps if finer else arrangements.with_gaps)
+    is_precise = sample.tensors and sample.tensors[0].dtype in _PRECISE
+    gaps = Pass(_finer_with_gaps if is_precise else arrangements.with_gaps)
     yield sample.named(change="cotangents with gaps", backward=gaps)
     yield sample.named(change="cotangents expanded from one number", backward=Pass(_expanded_from_one))
     for name, expand in (("first", arrangements.expanded_first), ("last", arrangements.expanded_last)):
@@ -94,9 +94,13 @@ def _only(sample: Call, chosen: list[torch.Tensor]) -> Call:
     return sample.with_arguments(mapped(sample.arguments, leaf_of))
 
 
+def finer(cotangent: torch.Tensor) -> torch.Tensor:
+    """Return products of the cotangent: numbers of 20 bits, the same ones in float32 and in float64."""
+    return cotangent * _ELEVEN_BITS
+
+
 def _finer_with_gaps(cotangent: torch.Tensor) -> torch.Tensor:
-    """Return products of the cotangent, with gaps: numbers of 20 bits, the same ones in float32 and in float64."""
-    return arrangements.with_gaps(cotangent * _ELEVEN_BITS)
+    return arrangements.with_gaps(finer(cotangent))
 
 
 def _expanded_from_one(cotangent: torch.Tensor) -> torch.Tensor:

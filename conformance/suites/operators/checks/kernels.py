@@ -25,7 +25,7 @@ from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
 from conformance.suites.operators.calls.execution import attempt, call, host_gradients, settled
 from conformance.suites.operators.calls.facts import facts, kernel_facts
-from conformance.suites.operators.calls.passes import PLAIN
+from conformance.suites.operators.calls.passes import Pass
 from conformance.suites.operators.inputs import arrangements, model_sizes, special_inputs, tiny_inputs, variants
 from conformance.suites.operators.inputs.arrangements import transposed
 from conformance.suites.operators.inputs.comparing import check_supported
@@ -36,9 +36,12 @@ from conformance.suites.operators.judge.oracle import Oracle
 from conformance.suites.operators.judge.promises import promises_refusal
 
 from . import wrong_calls
+from .derivatives import finer
 
 #: Numbers from 5000 on are no numbers of other samples.
 NUMBER = 5000
+#: A backward whose cotangents have more digits than bfloat16: a kernel that narrows them shows.
+_FINER: Final = Pass(finer)
 #: What makes two calls of one overload alike, of its arguments.
 Kinds = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 #: Spreads real numbers before they are rounded to integers.
@@ -225,7 +228,7 @@ def calls(
         if sample.process is not None or sample.elements > cell.work.inference.elements:
             continue
         try:
-            PLAIN.run(cell.info, _under(found, call), _under(found, host_gradients), sample.on(HOST), cell.seed)
+            _FINER.run(cell.info, _under(found, call), _under(found, host_gradients), sample.on(HOST), cell.seed)
         except Exception:  # the plain results show it
             continue
     return [(function, sample) for (function, _), sample in found.largest.items()]
