@@ -179,6 +179,12 @@ def _windows(shape: tuple[int, ...], dtype: torch.dtype) -> Iterator[Size]:
         yield Size(whole(*shape, dtype=dtype), (side, stride, padding), named(ceil_mode=ceil))
 
 
+@sizes_of("nn.functional.avg_pool2d")
+def _long_windows(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield images that are averaged in windows of more terms than 16 bits add up."""
+    yield Size(positive(1, 2, 130, 67, dtype=dtype), ((65, 66), 1))
+
+
 for _kind in ("max", "avg"):
     sizes_of(f"nn.functional.{_kind}_pool1d")(partial(_windows, (2, 24, 10)))
     sizes_of(f"nn.functional.{_kind}_pool3d")(partial(_windows, (2, 3, 6, 5, 8)))
@@ -187,7 +193,8 @@ for _kind in ("max", "avg"):
 @sizes_of("nn.functional.adaptive_avg_pool2d")
 def _adaptive(dtype: torch.dtype) -> Iterator[Size]:
     """Yield images that are averaged to one pixel: large ones, whose sum is long, many, and many channels."""
-    yield Size(positive(1, 3, 129, 257, dtype=dtype), (1,))
+    for side in (1, 2):  # one pixel is a mean of its own
+        yield Size(positive(1, 3, 129, 257, dtype=dtype), (side,))
     for shape in ((ROWS, 1, 2, 2), (1, CHANNELS, 33, 5)):
         yield Size(whole(*shape, dtype=dtype), (1,))
     for image in _wide_images(dtype):
