@@ -189,7 +189,13 @@ def _is_module_of_the_device(value: object) -> bool:
 def _module_of_the_device() -> Any:
     """Return ``torch.<name>`` of the accelerator that PyTorch knows, or None; torch is not imported for it."""
     torch = sys.modules.get("torch")
-    return None if torch is None else getattr(torch, torch._C._get_accelerator().type, None)
+    if torch is None:
+        return None
+    try:
+        device = torch._C._get_accelerator()
+    except Exception:  # noqa: BLE001  a backend's hooks may have no answer
+        device = torch.accelerator.current_accelerator()
+    return device and getattr(torch, device.type, None)
 
 
 def _is_of_the_suite(error: BaseException) -> bool:

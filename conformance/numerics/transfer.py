@@ -70,6 +70,10 @@ def shared_addresses(value: Any) -> frozenset[int]:
     return frozenset(address for address, count in counts.items() if address and count > 1)
 
 
+class NotLaidOut(RuntimeError):
+    """The device refuses a view by which a copy would get its layout, or its bytes; cases about views tell of it."""
+
+
 class _Copier:
     """Copier of leaves that copies each tensor and each shared memory once."""
 
@@ -121,13 +125,31 @@ class _Copier:
             memory = self._moved(memory_behind(source))
         if address:
             self._memory[address, source.dtype] = memory
-        return memory.as_strided(source.shape, source.stride(), source.storage_offset())
+        return _laid_out(memory, source)
 
     def _moved(self, source: torch.Tensor) -> torch.Tensor:
         if source.dtype is torch.bool and source.layout is torch.strided and has_other_bytes(source):
             # A copy of truth values may write bytes of 1.
-            return self._moved(source.view(torch.uint8)).view(torch.bool)
+            return _truths(self._moved(source.view(torch.uint8)))
         return source.clone() if self._device.type == "cpu" else source.to(self._device, copy=True)
+
+
+def _laid_out(memory: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Return the view of copied memory that a tensor was of its own; raise NotLaidOut if the device refuses it."""
+    try:
+        return memory.as_strided(source.shape, source.stride(), source.storage_offset())
+    except Exception as error:
+        raise NotLaidOut(f"as_strided is refused, and no input has strides of its own: {error}") from error
+
+
+def _truths(memory: torch.Tensor) -> torch.Tensor:
+    """Return bytes as truth values; raise NotLaidOut if the device refuses that, or refuses to read them."""
+    try:
+        truths = memory.view(torch.bool)
+        to_host(truths)  # some devices refuse a view when it is read
+    except Exception as error:
+        raise NotLaidOut(f"a view of bytes as truth values is refused: {error}") from error
+    return truths
 
 
 def has_other_bytes(truths: torch.Tensor) -> bool:
@@ -162,9 +184,13 @@ def copied_with_memory(source: torch.Tensor, device: torch.device) -> torch.Tens
     """Return a copy on the device with the strides and the offset of a host tensor: plain copies may be contiguous.
 
     The offset counts from the beginning of the copied memory, which may have an offset in the device's storage.
+    A device that refuses such a view, of which other cases tell, gets a plain copy.
     """
     memory = memory_behind(source).to(device, copy=True)
-    return memory.as_strided(source.shape, source.stride(), memory.storage_offset() + source.storage_offset())
+    try:
+        return memory.as_strided(source.shape, source.stride(), memory.storage_offset() + source.storage_offset())
+    except Exception:  # noqa: BLE001  a backend raises what it likes
+        return source.to(device, copy=True)
 
 
 def _moved_argument(leaf: Any, device: torch.device) -> Any:

@@ -176,3 +176,12 @@ def test_an_exception_of_a_library_says_where_it_was_raised() -> None:
         case()
 
     assert re.search(r" \(in json\.decoder:\d+\)$", observe(raised.value).message)
+
+
+def test_a_backend_whose_hooks_say_nothing_of_a_device_loses_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise NotImplementedError("isAvailable is not implemented")
+
+    monkeypatch.setattr(torch._C, "_get_accelerator", missing)
+
+    assert observe(_asked_by("acme.kernels", "get_rng_state.none", get_rng_state=missing)).seen is Seen.RAISED

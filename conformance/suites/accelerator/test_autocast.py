@@ -58,7 +58,7 @@ def _check_transforms(accelerator, device, dtype):
         }
     for name, result in results.items():
         assert result.dtype is getattr(torch, dtype), f"{name} under autocast({dtype}) is {result.dtype}"
-        assert bool(result.isfinite().all()), f"{name} under autocast({dtype}) is not finite: {result.tolist()}"
+        assert bool(result.isfinite().all()), f"{name} under autocast({dtype}) is not finite: {result.cpu().tolist()}"
 
 
 def products_agree(context, device, dtype):
@@ -100,8 +100,11 @@ def test_gradients(accelerator, device, dtype):
 
     assert gradients[0].dtype is torch.float32, f"the gradient of a float32 parameter is {gradients[0].dtype}"
     expected = small_integers("cpu", 9, 5).sum(0).view(5, 1).expand(5, 3)
-    assert torch.equal(gradients[1], expected), f"without autocast {gradients[1].tolist()}, not {expected.tolist()}"
-    assert torch.equal(*gradients), f"with autocast {gradients[0].tolist()}, without {gradients[1].tolist()}"
+    assert torch.equal(gradients[1], expected), (
+        f"without autocast {gradients[1].cpu().tolist()}, not {expected.tolist()}"
+    )
+    with_it, without = (gradient.cpu() for gradient in gradients)
+    assert torch.equal(with_it, without), f"with autocast {with_it.tolist()}, without {without.tolist()}"
 
 
 @case("accelerator.autocast.nested", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
@@ -118,7 +121,7 @@ def test_nested(accelerator, device, dtype):
     assert outer.dtype is getattr(torch, dtype), f"after a disabled context a product is {outer.dtype}"
     expected = small_integers("cpu", 5, 5) @ small_integers("cpu", 5, 5)
     for result in (inner, outer):
-        assert torch.equal(result.cpu().float(), expected), f"the product is {result.tolist()}"
+        assert torch.equal(result.cpu().float(), expected), f"the product is {result.cpu().tolist()}"
 
 
 @case("accelerator.autocast.left_on_exception", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
@@ -133,7 +136,7 @@ def test_left_on_exception(accelerator, device, dtype):
     assert not torch.is_autocast_enabled(device.type), "autocast is still enabled after an exception"
     product, expected = matrix @ matrix, small_integers("cpu", 5, 5) @ small_integers("cpu", 5, 5)
     assert product.dtype is torch.float32, "products are still cast after an exception"
-    assert torch.equal(product.cpu(), expected), f"after an exception a product is {product.tolist()}"
+    assert torch.equal(product.cpu(), expected), f"after an exception a product is {product.cpu().tolist()}"
 
 
 @case("accelerator.autocast.leaves_others", requires=[AUTOCAST, DTYPE], axes={"dtype": SIXTEEN_BITS})
@@ -152,7 +155,7 @@ def test_leaves_others(accelerator, device, dtype):
             total = counts + counts
 
     assert total.dtype is torch.int64 and weight.dtype is torch.float32, f"{total.dtype}, {weight.dtype}"
-    assert torch.equal(results[0], small_integers("cpu", 5, 5)), f"a product with 1 is {results[0].tolist()}"
+    assert torch.equal(results[0], small_integers("cpu", 5, 5)), f"a product with 1 is {results[0].cpu().tolist()}"
     assert torch.equal(results[1], 2 * results[0]), "the second context computed with the weights of the first context"
 
 

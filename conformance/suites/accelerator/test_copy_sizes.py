@@ -129,25 +129,33 @@ def converted(given, taken):
     return torch.tensor([n for n, _ in pairs], dtype=given), torch.tensor([r for _, r in pairs], dtype=taken)
 
 
-def views(images):
+def views():
     """Yield names and views of four dimensions: every order of them, repeated ones, steps, windows, and fewer ones."""
     for order in itertools.permutations(range(4)):
-        yield f"permuted {order}", images.permute(order)
+        yield f"permuted {order}", lambda images, order=order: images.permute(order)
     for dims in itertools.product((False, True), repeat=4):
-        start = [slice(1, 2) if repeated else slice(None) for repeated in dims]
-        yield f"expanded {dims}", images[tuple(start)].expand(images.shape)
+        start = tuple(slice(1, 2) if repeated else slice(None) for repeated in dims)
+        yield f"expanded {dims}", lambda images, start=start: images[start].expand(images.shape)
     for dim in range(4):
-        yield f"every second of dimension {dim}", images[(slice(None),) * dim + (slice(1, None, 2),)]
-        yield f"windows of dimension {dim}", images.unfold(dim, 2, 1)
-        yield f"without dimension {dim}", images.select(dim, 1)
-    yield "a diagonal", images.diagonal(0, 1, 3)
-    yield "one element, expanded", images[1, 1, 1, 1].expand(7)
+        second = (slice(None),) * dim + (slice(1, None, 2),)
+        yield f"every second of dimension {dim}", lambda images, second=second: images[second]
+        yield f"windows of dimension {dim}", lambda images, dim=dim: images.unfold(dim, 2, 1)
+        yield f"without dimension {dim}", lambda images, dim=dim: images.select(dim, 1)
+    yield "a diagonal", lambda images: images.diagonal(0, 1, 3)
+    yield "one element, expanded", lambda images: images[1, 1, 1, 1].expand(7)
 
 
 def check_views(check, ends, kind):
     """Check copies of each view from one end to the other."""
     host = (torch.arange(2 * 3 * 4 * 5) % 113).view(2, 3, 4, 5).to(kind)
-    for (name, wanted), (_, source) in zip(views(host), views(host.to(ends[0])), strict=True):
+    images = host.to(ends[0])
+    for name, view in views():
+        wanted = view(host)
+        try:
+            source = view(images)
+        except NotImplementedError:  # of such a view other cases tell, and this one of the others
+            check.metric("not supported", name)
+            continue
         target = torch.ones(wanted.shape, dtype=kind).to(ends[1])
         for way, found in {"copy_()": target.copy_(source), "to()": source.to(ends[1])}.items():
             check.equal(found.cpu(), wanted, f"what {way} makes of a view: {name}")

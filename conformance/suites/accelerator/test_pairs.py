@@ -399,8 +399,8 @@ def test_generators(accelerator, check):
     def draw(index):
         name = accelerator.device_name(index)
         ones = torch.ones(257, device=name)
-        return [torch.rand(9, device=name).tolist(), torch.nn.functional.dropout(ones).tolist(),
-                torch.randperm(257, device=name).tolist()]  # fmt: skip
+        return [torch.rand(9, device=name).cpu().tolist(), torch.nn.functional.dropout(ones).cpu().tolist(),
+                torch.randperm(257, device=name).cpu().tolist()]  # fmt: skip
 
     def on_device(index):
         others = [at for at in _devices(accelerator) if at != index]

@@ -10,6 +10,7 @@ import torch
 from conformance.accelerators.capabilities import RNG, RNG_PER_DEVICE, RNG_STATE
 from conformance.judging.finding import environment_lacks, stub
 from conformance.plan.case import Level, case
+from conformance.suites.operator_claims import skip_if_denied
 from conformance.suites.shared_bodies import differing, of_draws
 
 #: Odd sizes: device generators draw in blocks, and an odd count leaves an offset inside one.
@@ -28,15 +29,30 @@ DRAWS = {
     "uniform": lambda n, device: torch.empty(n, device=device).uniform_(-1.0, 1.0),
 }
 
+#: The operator of a function and its dtype, of those that have one in PyTorch's database.
+_OPERATORS = {
+    **{name: (name, "float32") for name in ("bernoulli", "exponential", "multinomial", "randn", "uniform")},
+    "dropout": ("nn.functional.dropout", "float32"),
+    "normal": ("normal.in_place", "float32"),
+    "randint": ("randint", "int64"),
+}
 #: Functions whose numbers are seldom equal.
 CONTINUOUS = ("exponential", "normal", "rand", "randn", "uniform")
 #: More numbers than one launch of a kernel draws; no block divides it.
 _LONG = (1 << 16) + 7
 
 
+def _skip_if_denied(declaration, function):
+    """Skip the case if the device declares the operator of a random function unsupported."""
+    if function in _OPERATORS:
+        operator, dtype = _OPERATORS[function]
+        skip_if_denied(declaration, operator, dtype=dtype)
+
+
 @case("accelerator.rng.seed_repeats", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
-def test_seed_repeats(accelerator, device, function):
+def test_seed_repeats(accelerator, declaration, device, function):
     """The same seed gives the same numbers, bit for bit."""
+    _skip_if_denied(declaration, function)
     draw = DRAWS[function]
 
     accelerator.manual_seed(1234)
@@ -53,8 +69,9 @@ def test_seed_repeats(accelerator, device, function):
 
 
 @case("accelerator.rng.seed_forgets", requires=[RNG], axes={"function": sorted(DRAWS)})
-def test_seed_forgets(accelerator, device, function):
+def test_seed_forgets(accelerator, declaration, device, function):
     """After a seed is set, numbers do not depend on how many were drawn before, and by which function."""
+    _skip_if_denied(declaration, function)
 
     def draw():
         # A small draw may take a number that an earlier one has left over; a large one may not.
@@ -76,8 +93,9 @@ def test_seed_forgets(accelerator, device, function):
 
 
 @case("accelerator.rng.seeds_differ", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
-def test_seeds_differ(accelerator, device, function):
+def test_seeds_differ(accelerator, declaration, device, function):
     """Different seeds give different numbers, also if they differ in one bit of the low 32."""
+    _skip_if_denied(declaration, function)
     draw = DRAWS[function]
 
     accelerator.manual_seed(1)
@@ -96,8 +114,9 @@ def test_seeds_differ(accelerator, device, function):
 
 
 @case("accelerator.rng.advances", requires=[RNG], level=Level.CORE, axes={"function": sorted(DRAWS)})
-def test_advances(accelerator, device, function):
+def test_advances(accelerator, declaration, device, function):
     """A second draw gives other numbers than the first, also after more numbers than one launch draws."""
+    _skip_if_denied(declaration, function)
     draw = DRAWS[function]
 
     first, second = draw(1023, device), draw(1023, device)
@@ -208,8 +227,9 @@ def test_state_is_a_copy(accelerator, device):
 
 
 @case("accelerator.rng.state_roundtrip", requires=[RNG_STATE], axes={"function": sorted(DRAWS)})
-def test_state_roundtrip(accelerator, device, function):
+def test_state_roundtrip(accelerator, declaration, device, function):
     """A restored state repeats the same numbers."""
+    _skip_if_denied(declaration, function)
     draw = DRAWS[function]
     draw(7, device)
 

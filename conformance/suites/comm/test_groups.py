@@ -41,7 +41,7 @@ def test_disjoint(check, device, call, rank, world_size, group):
         dist.reduce_scatter_tensor(part, mine, group=own)
         mine, expected = part, [float(sum(m + 1 for m in members))]
 
-    check.equal(mine.tolist(), expected, f"{call} among {members}")
+    check.equal(mine.cpu().tolist(), expected, f"{call} among {members}")
 
 
 @case("comm.group.numbers", requires=[COMM], world_size=(3, 4))
@@ -72,9 +72,9 @@ def test_outsider(check, device, rank, world_size, group):
     if rank in (0, 1):
         dist.all_reduce(mine, group=pair)
 
-    check.equal(mine.tolist(), [3.0 if rank in (0, 1) else rank + 1.0] * 4, "the tensor")
+    check.equal(mine.cpu().tolist(), [3.0 if rank in (0, 1) else rank + 1.0] * 4, "the tensor")
     dist.all_reduce(mine)
-    check.equal(mine.tolist(), [6.0 + sum(range(3, world_size + 1))] * 4, "the sum over all ranks after it")
+    check.equal(mine.cpu().tolist(), [6.0 + sum(range(3, world_size + 1))] * 4, "the sum over all ranks after it")
 
 
 @case("comm.group.overlap", requires=[COMM], world_size=(3, 4))

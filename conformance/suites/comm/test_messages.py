@@ -56,7 +56,7 @@ def test_order(check, device, rank, group):
     for number in range(count):
         received = torch.zeros(3, device=device)
         dist.recv(received, 0)
-        check.equal(received.tolist(), [float(number)] * 3, f"message {number}")
+        check.equal(received.cpu().tolist(), [float(number)] * 3, f"message {number}")
 
 
 @case("comm.p2p.tags", requires=[COMM, COMM_P2P, COMM_TAGS], axes={"receive": ("blocking", "asynchronous")},
@@ -102,7 +102,7 @@ def test_batch(check, device, rank, world_size, group):
         work.wait()
 
     for peer in peers:
-        check.equal(received[peer].tolist(), [10.0 * peer + rank] * 5, f"the message of rank {peer}")
+        check.equal(received[peer].cpu().tolist(), [10.0 * peer + rank] * 5, f"the message of rank {peer}")
 
 
 @case("comm.point-to-point", requires=[COMM_P2P], world_size=2, adaptive=True)

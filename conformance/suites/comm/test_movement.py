@@ -98,7 +98,7 @@ def test_empty(check, device, call, rank, world_size, group):
     ones = torch.ones(3, device=device)
     dist.all_reduce(ones)
 
-    check.equal(ones.tolist(), [float(world_size)] * 3, "the sum of the next call")
+    check.equal(ones.cpu().tolist(), [float(world_size)] * 3, "the sum of the next call")
 
 
 @case("comm.gather", requires=[COMM, COMM_ROOTED, DTYPE, COMM_DTYPE], axes={"dtype": DTYPES}, world_size=WORLDS)
@@ -184,7 +184,7 @@ def test_all_to_all_list(check, device, rank, world_size, group):
     dist.all_to_all(received, given)
 
     for source, part in enumerate(received):
-        check.equal(part.tolist(), [10.0 * source + rank] * 3, f"the part of rank {source}")
+        check.equal(part.cpu().tolist(), [10.0 * source + rank] * 3, f"the part of rank {source}")
 
 
 @case("comm.all-to-all", requires=[COMM_ALL_TO_ALL], world_size=2, adaptive=True)
@@ -194,7 +194,7 @@ def test_all_to_all_is_there(check, device, rank, group):
 
     dist.all_to_all_single(mine, torch.tensor([10.0, 11.0], device=device) + 10 * rank)
 
-    check.equal(mine.tolist(), [10.0 + rank, 20.0 + rank], "the exchanged elements")
+    check.equal(mine.cpu().tolist(), [10.0 + rank, 20.0 + rank], "the exchanged elements")
 
 
 @case("comm.rooted", requires=[COMM_ROOTED], world_size=2, adaptive=True)

@@ -39,7 +39,7 @@ def test_handle(check, device, call, rank, world_size, group):
     work.wait()
     doubled = result * 2
 
-    check.equal(doubled.tolist(), [2 * value for value in expected], f"twice the result of {call}")
+    check.equal(doubled.cpu().tolist(), [2 * value for value in expected], f"twice the result of {call}")
 
 
 @case("comm.async.completed", requires=[COMM], axes={"call": ("all_reduce", "broadcast", "all_gather")}, world_size=2)
@@ -63,7 +63,7 @@ def test_reversed(check, device, rank, world_size, group):
 
     rank_sum = sum(range(world_size))
     for number, buffer in enumerate(buffers):
-        check.equal(buffer.tolist(), [float(rank_sum + number * world_size)] * 7, f"sum {number}")
+        check.equal(buffer.cpu().tolist(), [float(rank_sum + number * world_size)] * 7, f"sum {number}")
 
 
 @case("comm.async.groups", requires=[COMM], world_size=WORLDS)
@@ -89,7 +89,7 @@ def test_sequence(check, device, rank, world_size, group):
         value /= world_size
         value += 1
 
-    check.equal(value.tolist(), [6.0] * 65, "the values after five rounds")
+    check.equal(value.cpu().tolist(), [6.0] * 65, "the values after five rounds")
 
 
 @case("comm.barrier", requires=[COMM], world_size=WORLDS)

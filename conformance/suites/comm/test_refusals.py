@@ -27,7 +27,7 @@ def still_works(check, device, world_size):
     """Check that the next collective gives the right sum on all ranks."""
     total = torch.ones(3, device=device)
     dist.all_reduce(total)
-    check.equal(total.tolist(), [float(world_size)] * 3, "the sum of the call after the invalid one")
+    check.equal(total.cpu().tolist(), [float(world_size)] * 3, "the sum of the call after the invalid one")
 
 
 @case("comm.refusal.shape", requires=[COMM],

@@ -155,4 +155,4 @@ def test_mixed_handles(check, device, order, rank, world_size, group):
     for number in WAITS[order]:
         _, work, result, right = flying[number]
         work.wait()
-        check.equal((result + 1).tolist(), [value + 1 for value in right], f"{calls[number]}, waited for {order}")
+        check.equal((result + 1).cpu().tolist(), [value + 1 for value in right], f"{calls[number]}, waited for {order}")

@@ -51,7 +51,7 @@ def through_group(mine, chosen, layout, compute):
     given = torch.bincount(chosen, minlength=EXPERTS)
     taken = torch.empty_like(given)
     dist.all_to_all_single(taken, given, group=layout.experts)
-    sent, received = (part.view(layout.size, layout.each).sum(1).tolist() for part in (given, taken))
+    sent, received = (part.view(layout.size, layout.each).sum(1).cpu().tolist() for part in (given, taken))
     arrived = exchanged(mine[order], sent, received, layout.experts)
     numbers = torch.arange(layout.each, device=mine.device).repeat(layout.size).repeat_interleave(taken)
     back = exchanged(compute(arrived, numbers), received, sent, layout.experts)

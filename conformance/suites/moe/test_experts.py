@@ -82,7 +82,7 @@ def through_experts(mine, chosen, own, world_size, compute):
     given = torch.bincount(chosen, minlength=each * world_size)
     taken = torch.empty_like(given)
     dist.all_to_all_single(taken, given)
-    sent, received = (part.view(world_size, each).sum(1).tolist() for part in (given, taken))
+    sent, received = (part.view(world_size, each).sum(1).cpu().tolist() for part in (given, taken))
     arrived = exchanged(mine[order], sent, received)
     # Received rows are sorted by rank, then by expert.
     numbers = torch.arange(each, device=mine.device).repeat(world_size).repeat_interleave(taken)
@@ -94,7 +94,8 @@ def one_by_one(arrived, numbers, own):
     """Return the experts' outputs, computed token by token."""
     if not len(numbers):
         return arrived @ own[0]  # stack() takes no empty list; this keeps the shape and the gradient's graph
-    return torch.stack([expert(token, own[number]) for token, number in zip(arrived, numbers.tolist(), strict=True)])
+    experts = numbers.cpu().tolist()
+    return torch.stack([expert(token, own[number]) for token, number in zip(arrived, experts, strict=True)])
 
 
 def in_groups(arrived, numbers, own):

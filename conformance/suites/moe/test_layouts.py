@@ -125,10 +125,10 @@ def test_agreed_capacity(check, device, choices, rank, world_size, group):
     loads = []
     for other in range(world_size):
         orders = [sorted(range(EXPERTS), key=lambda one, row=row: (-row[one], one))[:count]
-                  for row in scores[other * each : (other + 1) * each].tolist()]  # fmt: skip
+                  for row in scores[other * each : (other + 1) * each].cpu().tolist()]  # fmt: skip
         loads.append([[token for token, order in enumerate(orders) if expert in order] for expert in range(EXPERTS)])
     check.equal(room, max(len(queue) for load in loads for queue in load), "the capacity of all ranks")
     for other, load in enumerate(loads):
         for expert, queue in enumerate(load):
-            found = sorted(value for value in arrived[other * EXPERTS + expert].flatten().tolist() if value)
+            found = sorted(value for value in arrived[other * EXPERTS + expert].flatten().cpu().tolist() if value)
             check.equal(found, [token + 1.0 + 100 * other for token in queue], f"queue {expert} of rank {other}")

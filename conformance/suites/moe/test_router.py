@@ -125,10 +125,10 @@ def test_noisy_routes(check, device, choices):
     _, again = routes(3)
     _, other = routes(4)
 
-    by_hand = [sorted(range(EXPERTS), key=lambda one, row=row: (-row[one], one)) for row in noisy.tolist()]
-    check.equal(first.tolist(), [order[: int(choices)] for order in by_hand], "the experts with noise")
-    check.equal(again.tolist(), first.tolist(), "the experts with the same noise")
-    check.that(other.tolist() != first.tolist(), "another seed gives the same routes for all tokens")
+    by_hand = [sorted(range(EXPERTS), key=lambda one, row=row: (-row[one], one)) for row in noisy.cpu().tolist()]
+    check.equal(first.cpu().tolist(), [order[: int(choices)] for order in by_hand], "the experts with noise")
+    check.equal(again.cpu().tolist(), first.cpu().tolist(), "the experts with the same noise")
+    check.that(other.cpu().tolist() != first.cpu().tolist(), "another seed gives the same routes for all tokens")
 
 
 def least_room(factor, choices):
@@ -168,7 +168,7 @@ def test_dropping(check, device, policy, choices, factor):
 def test_random_dropping(check, device, capacity):
     """Random priorities fill every expert, repeat with their seed, and prefer no token."""
     given, room, runs = logits("random").to(device), int(capacity), 64
-    wishes = torch.bincount(route(given, 2, TOKENS).experts.flatten(), minlength=EXPERTS).tolist()
+    wishes = torch.bincount(route(given, 2, TOKENS).experts.flatten(), minlength=EXPERTS).cpu().tolist()
 
     def keeps(seed):
         priority = torch.rand(TOKENS, EXPERTS, generator=torch.Generator(device).manual_seed(seed), device=device)
@@ -178,9 +178,9 @@ def test_random_dropping(check, device, capacity):
     times = torch.zeros(TOKENS, EXPERTS, dtype=torch.int64)
     for seed in range(runs):
         kept = keeps(seed)
-        check.equal(kept.sum(0).tolist(), [min(room, wish) for wish in wishes], "the tokens kept by each expert")
+        check.equal(kept.sum(0).cpu().tolist(), [min(room, wish) for wish in wishes], "the tokens kept by each expert")
         times += kept
-    check.equal(keeps(0).tolist(), keeps(0).tolist(), "the tokens kept with the same seed")
+    check.equal(keeps(0).cpu().tolist(), keeps(0).cpu().tolist(), "the tokens kept with the same seed")
     order = torch.argsort(logits("random"), dim=-1, descending=True, stable=True)[:, :2]
     wanted = torch.nn.functional.one_hot(order, EXPERTS).sum(1).bool()
     check.equal(int(times[~wanted].sum()), 0, "tokens kept by an expert that they did not choose")

@@ -80,15 +80,15 @@ def read(accelerator, value, way):
     if way == "item":
         return [row[index].item() for index in range(3)]
     if way == "list":
-        return row.tolist()
+        return row.cpu().tolist()
     if way == "format":
         return [float(f"{row[index]:.6f}") for index in range(3)]
     if way == "copy":
-        return row.cpu().numpy().tolist()
+        return row.cpu().numpy().cpu().tolist()
     target = accelerator.pin_memory(torch.full((3,), -1.0))
     target.copy_(row, non_blocking=True)
     accelerator.synchronize()
-    return target.tolist()
+    return target.cpu().tolist()
 
 
 @case("monitor.read", requires=[MEMORY], axes={"way": READS})
@@ -97,7 +97,7 @@ def test_read(accelerator, check, device, way):
     conveyor = Conveyor(accelerator, device)
     source = numbers(device, start=5) + 0.25
     target = torch.full_like(source, -1.0)
-    expected = (numbers(HOST, start=5) + 0.25)[0, :3].tolist()
+    expected = (numbers(HOST, start=5) + 0.25)[0, :3].cpu().tolist()
 
     for _ in range(3):
         target.fill_(-1.0)
@@ -127,7 +127,7 @@ def test_logging_draws_nothing(accelerator, check, device):
     silent, logged = draws(logs=False), draws(logs=True)
 
     check.equal(logged, silent, "four draws of 257 numbers with logging")
-    check.equal(len(set(silent[:, 0].tolist())), 4, "different first numbers in four draws")
+    check.equal(len(set(silent[:, 0].cpu().tolist())), 4, "different first numbers in four draws")
 
 
 @case("monitor.ranks.mean", requires=[COMM, COMM_DTYPE.on("float32")], world_size=(2, 3))
@@ -168,7 +168,7 @@ def test_memory_of_ranks(accelerator, check, device, rank, world_size, group):
     dist.all_gather(rows, mine)
 
     for other, row in enumerate(rows):
-        grown, ones = row.tolist()
+        grown, ones = row.cpu().tolist()
         least = (other + 1) << 22
         check.that(least <= grown < least + (1 << 21), f"rank {other} has {least} bytes more, and {grown} are gathered")
         check.equal(ones, (other + 1) << 20, f"ones on rank {other}")

@@ -103,7 +103,7 @@ def test_profiler_ranges(accelerator, device):
 
     events = record(accelerator, work)
 
-    assert doubled[-1].tolist() == [2.0] * 65, f"inside a range twice 1 is {doubled[-1].tolist()}"
+    assert doubled[-1].cpu().tolist() == [2.0] * 65, f"inside a range twice 1 is {doubled[-1].cpu().tolist()}"
     assert "aten::mul" in events, f"inside a range the profiler recorded only {sorted(events)}"
 
 

@@ -25,7 +25,7 @@ def _capture(accelerator, device, work, **options):
 def _replayed(accelerator, graph, tensor):
     graph.replay()
     accelerator.synchronize()
-    return tensor.tolist()
+    return tensor.cpu().tolist()
 
 
 @case("torch_accelerator.Graph.replay", requires=[TORCH_ACCELERATOR_GRAPH])
@@ -41,7 +41,7 @@ def test_replay(accelerator, device):
             with torch.Stream(device=there), graph:
                 total.add_(source * 2)
             accelerator.synchronize()
-            held_back = total.tolist()
+            held_back = total.cpu().tolist()
             first = _replayed(accelerator, graph, total)
             source.add_(1)
             second = _replayed(accelerator, graph, total)
@@ -69,8 +69,9 @@ def test_reset(accelerator, device):
         right.add_(5)
     accelerator.synchronize()
 
-    assert _replayed(accelerator, graph, right) == [5.0] * 3, f"the second capture gives {right.tolist()}, not fives"
-    assert left.tolist() == [0.0] * 3, f"reset() keeps the work of the first capture: {left.tolist()}"
+    found = _replayed(accelerator, graph, right)
+    assert found == [5.0] * 3, f"the second capture gives {found}, not fives"
+    assert left.cpu().tolist() == [0.0] * 3, f"reset() keeps the work of the first capture: {left.cpu().tolist()}"
 
 
 @case("torch_accelerator.Graph.pool", requires=[TORCH_ACCELERATOR_GRAPH])
@@ -87,8 +88,9 @@ def test_pool(accelerator, device):
     assert isinstance(pool, tuple) and len(pool) == 2, f"pool() returned {pool!r}; it must return two numbers"
     assert second.pool() == pool, f"a graph that was given pool {pool} says that its pool is {second.pool()}"
     assert other.pool() != pool, f"two graphs of their own say that their pool is {pool}"
-    assert _replayed(accelerator, first, left) == [2.0] * 3, f"the first graph gives {left.tolist()}, not twos"
-    assert _replayed(accelerator, second, right) == [3.0] * 3, f"the second graph gives {right.tolist()}, not threes"
+    assert _replayed(accelerator, first, left) == [2.0] * 3, f"the first graph gives {left.cpu().tolist()}, not twos"
+    found = _replayed(accelerator, second, right)
+    assert found == [3.0] * 3, f"the second graph gives {found}, not threes"
     first.reset(), second.reset(), other.reset()
 
 
@@ -101,8 +103,8 @@ def test_keep(accelerator, device):
 
     graph.instantiate()
 
-    assert total.tolist() == [0.0] * 3, f"instantiate() ran the work: {total.tolist()}"
-    assert _replayed(accelerator, graph, total) == [4.0] * 3, f"replay gives {total.tolist()}, not fours"
+    assert total.cpu().tolist() == [0.0] * 3, f"instantiate() ran the work: {total.cpu().tolist()}"
+    assert _replayed(accelerator, graph, total) == [4.0] * 3, f"replay gives {total.cpu().tolist()}, not fours"
 
 
 @case("torch_accelerator.Graph.raises", requires=[TORCH_ACCELERATOR_GRAPH])
@@ -118,4 +120,6 @@ def test_raises(accelerator, device):
         caught = error
 
     assert caught is not None, "the context of Graph swallowed an exception"
-    assert (total + 3).tolist() == [3.0] * 3, f"work after the exception gives {(total + 3).tolist()}, not threes"
+    assert (total + 3).cpu().tolist() == [3.0] * 3, (
+        f"work after the exception gives {(total + 3).cpu().tolist()}, not threes"
+    )

@@ -121,7 +121,9 @@ def test_scaler(accelerator, declaration, device, value):
 
     left_out = not math.isfinite(number)
     expected = [1.0 if left_out else 0.0] * 65
-    assert weight.tolist() == expected, f"after a gradient of {value} the weights are {weight.unique().tolist()}"
+    assert weight.cpu().tolist() == expected, (
+        f"after a gradient of {value} the weights are {weight.unique().cpu().tolist()}"
+    )
     assert scaler.get_scale() == (512.0 if left_out else 1024.0), f"the scale is {scaler.get_scale()}"
     _check_counts(device, number)
     for length in LENGTHS:
@@ -193,7 +195,7 @@ def _check_list(device, length, number, dtype=torch.float32):
     scaler.step(torch.optim.SGD(weights, lr=1.0, foreach=False))
     scaler.update()
 
-    left_out, found = not math.isfinite(number), torch.stack(weights).unique().tolist()
+    left_out, found = not math.isfinite(number), torch.stack(weights).unique().cpu().tolist()
     label = f"a list of {length} gradients of {dtype}, the last one {number}"
     assert found == [1.0 if left_out else 0.0], f"after {label}, the weights are {found}"
     assert scaler.get_scale() == (512.0 if left_out else 1024.0), f"after {label}, the scale is {scaler.get_scale()}"

@@ -47,7 +47,7 @@ def test_context(device):
         host = torch.zeros(3, device="cpu")
     outside = torch.zeros(3)
 
-    assert inside.device.type == device.type and inside.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert inside.device.type == device.type and inside.cpu().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert places(module) == {device.type}, f"a module created inside the context is on {places(module)}"
     assert host.device.type == outside.device.type == "cpu", (
         f"host tensors are on {host.device} and {outside.device}: the context has an effect beyond its bounds"
@@ -63,7 +63,7 @@ def test_default_device(device):
     finally:
         torch.set_default_device(None)
 
-    assert inside.device.type == device.type and inside.tolist() == [2.0] * 3
+    assert inside.device.type == device.type and inside.cpu().tolist() == [2.0] * 3
     assert torch.zeros(1).device.type == "cpu", "the default device is still set after it was reset"
 
 
@@ -143,7 +143,7 @@ def test_to_same_device(device):
     copy.fill_(-1)
 
     assert same is tensor, "to() copied although nothing changes"
-    assert tensor.tolist() == [float(n) for n in range(65)], "copy=True returned an alias"
+    assert tensor.cpu().tolist() == [float(n) for n in range(65)], "copy=True returned an alias"
 
 
 @case("utils.placement.non_blocking", requires=[COPY], level=Level.CORE, axes={"direction": ["to-device", "to-host"]})
@@ -203,7 +203,7 @@ def test_current_device(accelerator, device):
                 accelerator.set_device(before)
             wanted = index if ":" not in location else (index + 1) % count
             assert loaded.device.index == wanted, f"device {index} is current, {location!r} gives {loaded.device}"
-            assert loaded.tolist() == [float(n) for n in range(65)], f"values on {loaded.device} changed"
+            assert loaded.cpu().tolist() == [float(n) for n in range(65)], f"values on {loaded.device} changed"
 
     for saved, current, at_load in itertools.product(range(min(count, 3)), repeat=3):
         buffer, source = io.BytesIO(), torch.arange(65.0).to(accelerator.device_name(saved))
@@ -218,7 +218,7 @@ def test_current_device(accelerator, device):
         found = [tensor.device.index for tensor in (whole, rest["part"])]
         how = f"saved on device {saved} while {current} is current, and loaded while {at_load} is"
         assert found == [saved] * 2, f"a checkpoint {how} gives tensors on {found}"
-        assert whole.tolist() == [float(n) for n in range(65)], f"values changed: {how}"
+        assert whole.cpu().tolist() == [float(n) for n in range(65)], f"values changed: {how}"
 
 
 @case("utils.checkpoint.without_map_location", requires=[CHECKPOINT], level=Level.CORE)
@@ -231,7 +231,7 @@ def test_without_map_location(device):
     loaded = torch.load(buffer, weights_only=True)
 
     assert loaded.device.type == device.type, f"saved on {device.type}, loaded on {loaded.device}"
-    assert loaded.tolist() == [float(n) for n in range(65)]
+    assert loaded.cpu().tolist() == [float(n) for n in range(65)]
 
 
 @case(
@@ -276,7 +276,7 @@ def test_view_is_small(device):
 
     assert buffer.tell() < 1 << 14, f"16 floats take {buffer.tell()} bytes in a checkpoint, limit {1 << 14}"
     buffer.seek(0)
-    loaded = torch.load(buffer, weights_only=True).tolist()
+    loaded = torch.load(buffer, weights_only=True).cpu().tolist()
     assert loaded == [1.0] * 16, f"the clone of 16 ones is loaded as {loaded}"
 
 
@@ -316,7 +316,7 @@ def test_ranges_decorated(accelerator, device):
 
     found = within(6)
 
-    assert found.tolist() == [64.0] * 3, f"six doublings inside ranges give {found.tolist()}"
+    assert found.cpu().tolist() == [64.0] * 3, f"six doublings inside ranges give {found.cpu().tolist()}"
 
 
 def _check_sharing(device) -> None:
@@ -340,7 +340,7 @@ def _check_sharing(device) -> None:
                 assert torch.equal(tensor.cpu(), right), f"in a deep copy, {name} does not share memory with the base"
             found[0].mul_(-3.0)
             expected = expected * -3.0
-        assert base.tolist() == [float(n) for n in range(24)], "a deep copy shares memory with its original"
+        assert base.cpu().tolist() == [float(n) for n in range(24)], "a deep copy shares memory with its original"
 
 
 def _check_copies(device) -> None:

@@ -88,7 +88,7 @@ def test_flat_buffer(device):
     weight.data[2, 4] = -1.0
     (weight.sum() + bias.sum()).backward()
 
-    assert bias.tolist() == [float(n) for n in range(15, 22)], f"the bias is {bias.tolist()}"
+    assert bias.cpu().tolist() == [float(n) for n in range(15, 22)], f"the bias is {bias.cpu().tolist()}"
     assert flat[14].item() == -1.0, "a write to a parameter did not change its buffer"
     assert bool((weight.grad.cpu() == 1).all()) and weight.grad.device.type == device.type
 
@@ -111,7 +111,9 @@ def test_storage(device):
     assert 40 <= size < 49152, f"a clone of ten floats has {size} bytes"
     assert clone.untyped_storage().data_ptr() != base.untyped_storage().data_ptr()
     column = [float(3 * row + 1) for row in range(10, 20)]
-    assert (view.tolist(), clone.tolist()) == (column, column), f"view and clone hold {view.tolist()}, {clone.tolist()}"
+    assert (view.cpu().tolist(), clone.cpu().tolist()) == (column, column), (
+        f"view and clone hold {view.cpu().tolist()}, {clone.cpu().tolist()}"
+    )
 
 
 @case("utils.views.storage_resize", requires=[MEMORY], level=Level.CORE)
@@ -138,7 +140,7 @@ def test_storage_grow(device):
     storage = tensor.untyped_storage()
 
     storage.resize_(2 * 4099 * 4)
-    grown = tensor.tolist()
+    grown = tensor.cpu().tolist()
     storage.resize_(513 * 4)
 
     assert grown == torch.arange(4099.0).tolist(), "enlarging a storage changed its values"
@@ -150,10 +152,10 @@ def test_storage_grow(device):
         ):
             made = torch.arange(count, device=device)
             resize(made, (3, count))
-            assert made[0].tolist() == list(range(count)), f"enlarging a tensor of {count} elements changed them"
+            assert made[0].cpu().tolist() == list(range(count)), f"enlarging a tensor of {count} elements changed them"
             resize(made, (2,))
             resize(made, (count,))
-            assert made.tolist() == list(range(count)), f"shrinking a tensor of {count} elements changed them"
+            assert made.cpu().tolist() == list(range(count)), f"shrinking a tensor of {count} elements changed them"
 
 
 WRITES = {
@@ -199,7 +201,9 @@ def test_bounds(declaration, device, write):
         WRITES[write](buffer[3 : 3 + size])
         host = buffer.cpu()
         outside = torch.cat([host[:3], host[3 + size :]])
-        assert bool((outside == -7.0).all()), f"{write} of {size} elements changed elements outside: {outside.tolist()}"
+        assert bool((outside == -7.0).all()), (
+            f"{write} of {size} elements changed elements outside: {outside.cpu().tolist()}"
+        )
         missed = int((host[3 : 3 + size] == -7.0).sum())
         assert missed == 0, f"{write} did not write {missed} of {size} elements"
 
@@ -211,8 +215,8 @@ def test_as_strided(device):
 
     windows, steps = base.as_strided((10, 5), (3, 1), 2), base.as_strided((4, 4), (20, 6), 1)
 
-    assert windows.tolist() == [[2.0 + 3 * i + j for j in range(5)] for i in range(10)]
-    assert steps.tolist() == [[1.0 + 20 * i + 6 * j for j in range(4)] for i in range(4)]
+    assert windows.cpu().tolist() == [[2.0 + 3 * i + j for j in range(5)] for i in range(10)]
+    assert steps.cpu().tolist() == [[1.0 + 20 * i + 6 * j for j in range(4)] for i in range(4)]
 
 
 @case("utils.views.set_data", requires=[MEMORY], level=Level.CORE)
@@ -222,5 +226,7 @@ def test_set(device):
 
     tensor.set_(source.untyped_storage(), 2, (2, 3), (4, 1))
 
-    assert tensor.tolist() == [[2.0, 3.0, 4.0], [6.0, 7.0, 8.0]], f"after set_ the tensor is {tensor.tolist()}"
+    assert tensor.cpu().tolist() == [[2.0, 3.0, 4.0], [6.0, 7.0, 8.0]], (
+        f"after set_ the tensor is {tensor.cpu().tolist()}"
+    )
     assert tensor.data_ptr() == source.data_ptr() + 8

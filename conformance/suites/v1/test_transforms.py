@@ -223,11 +223,13 @@ def test_random(check, device, randomness):
         runs.append(vmap(dropped, randomness=randomness)(x).cpu())
 
     check.agree(runs[1], runs[0], "the elements with the same seed")
-    check.equal(sorted(set(runs[0].flatten().tolist())), [0.0, 2.0], "values of elements that are dropped or kept")
+    check.equal(
+        sorted(set(runs[0].flatten().cpu().tolist())), [0.0, 2.0], "values of elements that are dropped or kept"
+    )
     kept = runs[0].mean(1) / 2
     # Six standard errors of a mean of 400 coins.
-    check.that(bool(((kept - 0.5).abs() <= 6 * 0.5 / 20).all()), f"shares of kept elements are {kept.tolist()}")
-    patterns = {tuple(row.tolist()) for row in runs[0]}
+    check.that(bool(((kept - 0.5).abs() <= 6 * 0.5 / 20).all()), f"shares of kept elements are {kept.cpu().tolist()}")
+    patterns = {tuple(row.cpu().tolist()) for row in runs[0]}
     check.equal(len(patterns), 1 if randomness == "same" else 6, "different patterns of six samples")
 
 

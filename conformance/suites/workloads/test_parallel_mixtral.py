@@ -113,7 +113,8 @@ def _distributed(layout, device, rank, world_size, folder, seed=0):
     from transformers.distributed import DistributedConfig
     from transformers.utils.logging import disable_progress_bar
 
-    here = torch._C._get_accelerator().type
+    known = torch.accelerator.current_accelerator()
+    here = known.type if known is not None else "cpu"
     if here != device.type:
         environment_lacks(f"transformers lays models out on {here!r}, the accelerator of this process")
     # transformers binds a rank to the device of its local rank; ranks may share devices.

@@ -20,6 +20,7 @@ import torch
 
 from conformance.accelerators.capabilities import Mode
 from conformance.numerics.budgets import load_table
+from conformance.numerics.transfer import NotLaidOut
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
@@ -83,8 +84,18 @@ class Family:
     def run(self, cell: Cell) -> None:
         """Make and compare all calls of this family. Its random numbers depend on the cell and its name alone."""
         torch.default_generator.manual_seed(cell.seed ^ zlib.crc32(self.name.encode()))
-        for made in self.make(cell):
+        try:
+            for made in self.make(cell):
+                self._compared(cell, made)
+        except NotLaidOut as error:
+            cell.check.metric("layouts", str(error))
+
+    def _compared(self, cell: Cell, made: Any) -> None:
+        """Compare one call, unless the device refuses the layout of an input."""
+        try:
             self.compare(cell, made)
+        except NotLaidOut as error:
+            cell.check.metric("layouts", str(error))
 
 
 _FAMILIES: Final[list[Family]] = []

@@ -20,7 +20,7 @@ from conformance.numerics.layout import shares_memory
 from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.execution import Statement, attempt, call, host_call, perform
+from conformance.suites.operators.calls.execution import Statement, attempt, call, host_call, perform, settled
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
@@ -130,7 +130,7 @@ class _Written:
         """Reverse the first view that the function returns, in its memory, and return its base."""
         views = self._function(base, *args, **kwargs)
         view = next(leaf for leaf in leaves(views) if isinstance(leaf, torch.Tensor))
-        view.copy_(view.clone().flip(tuple(range(view.dim()))))
+        view.copy_(view.detach().cpu().flip(tuple(range(view.dim()))))
         return base
 
 
@@ -181,11 +181,12 @@ def calls_again(cell: Cell) -> None:
     execution.execute(cell.info.op, device)
     for other_call in between(cell, sample):
         refused = attempt(call, cell.info, other_call.on(HOST)).error is not None
-        with contextlib.suppress(Exception) if refused else contextlib.nullcontext():
+        if refused:
+            _tried(cell, other_call)
+        else:
             perform(execution.execute, cell.info, cell.on(other_call))
     for other_call in _refused(cell, sample):
-        with contextlib.suppress(Exception):  # nobody claims it, also where the host has a kernel for it
-            perform(execution.execute, cell.info, cell.on(other_call))
+        _tried(cell, other_call)  # nobody claims it, also where the host has a kernel for it
     try:
         device.input.copy_(cell.on(other).input)
     except RuntimeError:
@@ -194,6 +195,12 @@ def calls_again(cell: Cell) -> None:
     found = execution.execute(cell.info.op, device)
     n = cell.judge.length(other, due.value)
     cell.judge.result(other, found, due.value, of_forward(cell.info, other), n)
+
+
+def _tried(cell: Cell, other: Call) -> None:
+    """Make a call that may be refused, and wait for its end: some devices refuse when a result is read."""
+    with contextlib.suppress(Exception):
+        settled(attempt(perform, execution.execute, cell.info, cell.on(other)))
 
 
 def _in_other_calls(cell: Cell) -> Call | None:

@@ -169,7 +169,11 @@ class Cell:
         """Return a copy of a call on the device; on the host, if the call is not selected."""
         selected = self.selects(call)
         last_call.note(call.noted, last_call.COPYING)
-        found = call.on(self.device if selected else HOST)
+        try:
+            found = call.on(self.device if selected else HOST)
+        except Exception:
+            self.note(call)  # what is refused is a copy of this call, and nothing of the one before
+            raise
         if selected:
             self.note(found)
         return found
