@@ -50,7 +50,10 @@ _AREAS: Final = {"operators": "operators", "workloads": "workloads", "kernels": 
 
 
 def nearest(name: str, known: Iterable[str]) -> Sequence[str]:
-    """Return the names that are most similar as a whole, or in their last part: ``gelus`` is near ``….gelu``."""
+    """Return the forms of a name, and those that are most similar as a whole, or in their last part.
+
+    ``div`` has the form ``div.floor_rounding``, and ``gelus`` is near ``nn.functional.gelu``.
+    """
     wanted = name.rstrip("*").rstrip(".")
     if "*" in name:
         # A pattern such as "linlag.*" has the mistake in the part before the star.
@@ -62,7 +65,8 @@ def nearest(name: str, known: Iterable[str]) -> Sequence[str]:
         last.setdefault(other.rpartition(".")[2], []).append(other)
     close = difflib.get_close_matches(wanted, whole, n=_SUGGESTED, cutoff=_CLOSE)
     by_last = difflib.get_close_matches(wanted.rpartition(".")[2], last, n=_SUGGESTED, cutoff=_CLOSE)
-    found = [*close, *(other for part in by_last for other in last[part])]
+    forms = sorted(other for other in whole if other.startswith(f"{wanted}."))
+    found = [*forms, *close, *(other for part in by_last for other in last[part])]
     return list(dict.fromkeys(found))[:_SUGGESTED]
 
 

@@ -218,7 +218,10 @@ def load_here(name: str) -> dict[str, Any]:
     except ConformanceError as error:
         return _answer(LoadResult.ABSENT, str(error))
     try:
-        return _devices(spec.load())
+        answer = _devices(spec.load())
+        if answer["result"] == LoadResult.USABLE.value:
+            _ = spec.static_declaration  # a run refuses a declaration with an unknown name before its first case
+        return answer
     except building.NotBuilt as error:
         return _answer(LoadResult.NOT_BUILT, str(error))
     except ConformanceError as error:

@@ -236,3 +236,22 @@ def test_an_unknown_accelerator_is_a_usage_error(monkeypatch: pytest.MonkeyPatch
 
     assert main(["doctor", "supu"]) == 4
     assert capsys.readouterr().err.endswith("\nabout supu\n")
+
+
+def test_a_declaration_that_a_run_refuses_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "from conformance.accelerators.capabilities import Cell\n"
+        "from conformance.accelerators.registry import resolve\n\n\n"
+        "class Acme:\n"
+        "    capabilities = frozenset({Cell('operators.div', 'float32', 'inference')})\n\n"
+        "    def __getattr__(self, name):\n"
+        "        return getattr(resolve('cpu').load(), name)\n"
+        "\n\nACME = Acme()\n"
+    )
+    (tmp_path / "acme_of_div.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    found = probing.probe("acme_of_div:ACME", 120.0)
+
+    assert found.result is LoadResult.BROKEN
+    assert "there is no operator 'div'. did you mean 'div.floor_rounding'" in found.text
