@@ -206,8 +206,9 @@ def _others(argument: Any) -> Iterator[tuple[str, Any]]:
 
 def _refuses(run: Any, first: Lists, arguments: Sequence[Any], call: ListCall, device: torch.device) -> bool:
     try:
-        result = run(moved(list(first), device), *moved(tuple(arguments), device), **call.options)
-        for tensor in result or ():
+        given = moved(list(first), device)
+        result = run(given, *moved(tuple(arguments), device), **call.options)
+        for tensor in result or given:
             if tensor.device.type != "meta":
                 plain(tensor)  # a device may refuse late
     except (RuntimeError, TypeError, ValueError, IndexError):
