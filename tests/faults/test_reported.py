@@ -15,7 +15,16 @@ import torch
 from tests.faults.overloads import schema
 from tests.faults.overriding import Call
 from tests.faults.pairs.collectives import FUNCTIONS
-from tests.faults.reported import collectives, compiled, functions, members, results, sequences, vocabulary
+from tests.faults.reported import (
+    collectives,
+    compiled,
+    functions,
+    members,
+    neighbours,
+    results,
+    sequences,
+    vocabulary,
+)
 from tests.faults.reported.results import EARLIER, MEASURED, Bug, Found
 from tests.rows import every_row
 
@@ -80,6 +89,18 @@ _WORDS = {"written", "result", "dtype", "mixed", "16", "no", "gradient", *(key.s
 def _forms(name: str) -> list[str]:
     every = torch._C._dispatch_get_all_op_names()
     return [form for form in every if form.partition(".")[0] in (f"aten::{name}", f"aten::{name}_")]
+
+
+def test_a_bug_is_moved_to_other_operators_of_its_kind() -> None:
+    softplus = next(bug for bug in results.bugs() if bug.operator == ("softplus",) and not bug.held)
+
+    moved = list(neighbours.neighbours(softplus, random.Random("any")))
+
+    assert {"mish", "elu"} <= {name for bug in moved for name in bug.operator}
+    for bug in moved:
+        assert (bug.when, bug.effect, bug.held) == (softplus.when, softplus.effect, False)
+        assert "softplus" not in bug.call
+        assert any(f".{bug.operator[0]}[" in pattern for pattern in bug.cases)
 
 
 def test_no_report_stands_twice() -> None:
