@@ -26,8 +26,8 @@ class Backend:
     """One backend. ``packages`` are installed without their dependencies, so that torch is not replaced.
 
     ``cells`` is the number of operator cells of a seeded sample, for a backend that cannot finish all in the time
-    limit; None runs all. ``checkout`` is the environment variable that names the folder of its source, for a backend
-    that no package has.
+    limit; None runs all. ``built_here`` says that its C++ is compiled against this torch.
+    ``checkout`` is the environment variable that names the folder of its source, for a backend that no package has.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Backend:
     server: tuple[str, ...] = ()
     cells: int | None = None
     checkout: str = ""
+    built_here: bool = False
 
     def install(self, folder: Path) -> dict[str, str]:
         """Install the backend into ``folder``; return the environment for its run, or raise NotHere."""
@@ -54,7 +55,7 @@ class Backend:
             paths.insert(0, str(source.resolve()))
         if self.packages:
             _pip(folder, self.dependencies, with_dependencies=True)
-            _pip(folder, self.packages, with_dependencies=False)
+            _pip(folder, self.packages, with_dependencies=False, built_here=self.built_here)
             paths.insert(0, str(folder))
         inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         environment = {**os.environ, **self.environment, "PYTHONPATH": os.pathsep.join([*paths, *inherited])}
@@ -74,13 +75,15 @@ class Backend:
         return _running(self.server, environment) if self.server else contextlib.nullcontext()
 
 
-def _pip(folder: Path, packages: tuple[str, ...], *, with_dependencies: bool) -> None:
+def _pip(folder: Path, packages: tuple[str, ...], *, with_dependencies: bool, built_here: bool = False) -> None:
     if not packages:
         return
     words = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--target", str(folder), *packages]
-    done = subprocess.run(
-        words if with_dependencies else [*words, "--no-deps"], capture_output=True, text=True, check=False
-    )
+    words += [] if with_dependencies else ["--no-deps"]
+    words += ["--no-build-isolation"] if built_here else []
+    # torch loads every registered backend when it is imported, also one that is about to be replaced.
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotHere(f"pip install {' '.join(packages)} fails: {_last_line(done.stderr)}")
 
@@ -186,6 +189,25 @@ BACKENDS = (
         environment={"POCL_MAX_PTHREAD_COUNT": "1"},
         cells=100,
         checkout="DLPRIMITIVES",
+    ),
+    # It sends calls in batches to a machine, which here is this process, and reads their errors with the next value.
+    Backend(
+        "mycelya",
+        "mycelya_accelerator:MYCELYA",
+        packages=("mycelya-torch==0.1.7",),
+        dependencies=("modal>=1.1.0", "cloudpickle"),
+        imports="mycelya_torch",
+        built_here=True,
+        cells=150,
+    ),
+    # It compiles each kernel when it is used first, which takes 13 to 80 s.
+    Backend(
+        "mojo",
+        "mojo_accelerator:MOJO",
+        packages=("torch-mojo-backend==0.3.1",),
+        dependencies=("max==26.5", "mojo==1.0", "beartype>=0.17.0", "tabulate"),
+        imports="torch_mojo_backend",
+        cells=40,
     ),
     # PyTorch's LazyTensor with its TorchScript backend, which every build of torch has. It records operators into a
     # graph, and runs it when somebody reads a value. Forward mode ends the process, so most training cells cost a new
