@@ -139,7 +139,7 @@ def _laid_out(memory: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     try:
         return memory.as_strided(source.shape, source.stride(), source.storage_offset())
     except Exception as error:
-        raise NotLaidOut(f"as_strided is refused, and no input has strides of its own: {error}") from error
+        raise NotLaidOut("as_strided is refused, so no input has strides of its own") from error
 
 
 def _truths(memory: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ def _truths(memory: torch.Tensor) -> torch.Tensor:
         truths = memory.view(torch.bool)
         to_host(truths)  # some devices refuse a view when it is read
     except Exception as error:
-        raise NotLaidOut(f"a view of bytes as truth values is refused: {error}") from error
+        raise NotLaidOut("a view of bytes as truth values is refused") from error
     return truths
 
 
