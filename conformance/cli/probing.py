@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -236,18 +236,20 @@ def _devices(accelerator: Any) -> dict[str, Any]:
     # isinstance first: a broken backend may return anything.
     if not isinstance(count, int) or count < 1:
         return _answer(LoadResult.NO_DEVICE, f"it loads, but finds no device (device_count() is {count!r})")
-    if error := _why_no_tensor(accelerator):
-        devices = f"{count} device{'s' if count > 1 else ''}"
+    devices = f"{count} device{'s' if count > 1 else ''}"
+    if error := _why_no_tensor(accelerator.current_device_name):
         return _answer(LoadResult.BROKEN, f"it finds {devices}, and cannot make a tensor of one number: {error}")
-    return _answer(LoadResult.USABLE, f"{count} device{'s' if count > 1 else ''}, {accelerator.device_name()}")
+    if count > 1 and (error := _why_no_tensor(lambda: accelerator.device_name(count - 1))):
+        return _answer(LoadResult.BROKEN, f"it finds {devices}, and cannot make a tensor on the last one: {error}")
+    return _answer(LoadResult.USABLE, f"{devices}, {accelerator.device_name()}")
 
 
-def _why_no_tensor(accelerator: Any) -> str:
-    """Make a tensor on the device and read it back; return the error, or an empty string."""
+def _why_no_tensor(device: Callable[[], Any]) -> str:
+    """Make a tensor on a device, by its name, and read it back; return the error, or an empty string."""
     try:
         import torch
 
-        found = torch.ones(1, device=str(accelerator.current_device_name())).cpu().tolist()
+        found = torch.ones(1, device=str(device())).cpu().tolist()
     except Exception as error:  # noqa: BLE001 - a vendor's software may raise anything
         return f"{type(error).__name__}: {error}"
     return "" if found == [1.0] else f"torch.ones(1) read back is {found}"

@@ -255,3 +255,20 @@ def test_a_declaration_that_a_run_refuses_is_a_problem(tmp_path: Path, monkeypat
 
     assert found.result is LoadResult.BROKEN
     assert "there is no operator 'div'. did you mean 'div.floor_rounding'" in found.text
+
+
+def test_devices_that_are_counted_and_not_there_are_a_problem() -> None:
+    class Counting:
+        def device_count(self) -> int:
+            return 2
+
+        def current_device_name(self) -> str:
+            return "cpu"
+
+        def device_name(self, index: int | None = None) -> str:
+            return "cpu" if index is None else f"no device {index}"
+
+    found = probing._devices(Counting())
+
+    assert found["result"] == LoadResult.BROKEN.value
+    assert found["text"].startswith("it finds 2 devices, and cannot make a tensor on the last one: RuntimeError")
