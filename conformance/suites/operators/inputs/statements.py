@@ -20,7 +20,7 @@ from conformance.numerics.layout import shares_memory
 from conformance.numerics.trees import leaves
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
-from conformance.suites.operators.calls.execution import Statement, attempt, call, host_call, perform, settled
+from conformance.suites.operators.calls.execution import Attempt, Statement, attempt, call, host_call, perform, settled
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 from conformance.suites.operators.judge.oracle import Oracle, of_forward
@@ -200,7 +200,7 @@ def calls_again(cell: Cell) -> None:
 def _tried(cell: Cell, other: Call) -> None:
     """Make a call that may be refused, and wait for its end: some devices refuse when a result is read."""
     with contextlib.suppress(Exception):
-        settled(attempt(perform, execution.execute, cell.info, cell.on(other)))
+        settled(Attempt(perform(execution.execute, cell.info, cell.on(other))))
 
 
 def _in_other_calls(cell: Cell) -> Call | None:
