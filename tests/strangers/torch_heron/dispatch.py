@@ -137,6 +137,9 @@ class HeronTensor(torch.Tensor):
     def data_ptr(self) -> int:
         return self._held.data_ptr()
 
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
     def numpy(self, *, force: bool = False) -> Any:
         if not force:
             raise TypeError("can't convert heron:0 device type tensor to numpy. Use Tensor.cpu() first.")
