@@ -66,10 +66,10 @@ def test_copy(check, device):
 
 
 @case("capabilities.rng", requires=[RNG], level=Level.CORE, adaptive=True)
-def test_rng(accelerator, device):
+def test_rng(accelerator, declaration, device):
     """The same seed repeats the same numbers, and another seed gives other numbers."""
-    random_numbers.test_seed_repeats(accelerator, device, "randn")
-    random_numbers.test_seeds_differ(accelerator, device, "randn")
+    random_numbers.test_seed_repeats(accelerator, declaration, device, "randn")
+    random_numbers.test_seeds_differ(accelerator, declaration, device, "randn")
 
 
 @case("capabilities.checkpoint", requires=[CHECKPOINT], level=Level.CORE, adaptive=True)
@@ -128,9 +128,9 @@ def test_device_visibility(accelerator, declaration, pytestconfig):
 
 
 @case("capabilities.rng.state", requires=[RNG_STATE], adaptive=True)
-def test_rng_state(accelerator, device):
+def test_rng_state(accelerator, declaration, device):
     """A restored state repeats the same numbers, also when it is restored by device index."""
-    random_numbers.test_state_roundtrip(accelerator, device, "randn")
+    random_numbers.test_state_roundtrip(accelerator, declaration, device, "randn")
     random_numbers.test_state_index(accelerator)
 
 

@@ -407,13 +407,26 @@ def _check_exact(accelerator, declaration, check, device, table) -> None:
     """Check one graph of all exact functions of a table that the device claims."""
     chosen = [(name, run) for name, _, _, run in claimed(declaration, table, lambda: (tables.operands(),))]
     _need_some(chosen)
+    _check_rows(accelerator, check, device, chosen)
+
+
+def _check_rows(accelerator, check, device, chosen) -> None:
+    """Check functions in one graph; if that is refused, in two: a host's compiler may end in a large kernel."""
     given = tables.operands()
 
     def all_of(*operands):
         return [run(tables.Operands(*operands)) for _, run in chosen]
 
-    with plainly(accelerator) as compiled:
-        found = compiled(all_of, fullgraph=True)(*(tensor.to(device) for tensor in given))
+    try:
+        with plainly(accelerator) as compiled:
+            found = compiled(all_of, fullgraph=True)(*(tensor.to(device) for tensor in given))
+    except Exception:
+        if len(chosen) == 1:
+            raise
+        check.metric("refused in one graph", f"{len(chosen)} functions")
+        for half in (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]):
+            _check_rows(accelerator, check, device, half)
+        return
 
     for (what, _), actual, wanted in zip(chosen, found, all_of(*given), strict=True):
         actual = actual.cpu()

@@ -84,7 +84,7 @@ def read(accelerator, value, way):
     if way == "format":
         return [float(f"{row[index]:.6f}") for index in range(3)]
     if way == "copy":
-        return row.cpu().numpy().cpu().tolist()
+        return row.cpu().numpy().tolist()
     target = accelerator.pin_memory(torch.full((3,), -1.0))
     target.copy_(row, non_blocking=True)
     accelerator.synchronize()
