@@ -268,7 +268,7 @@ def many_batches(cell: Cell) -> Iterator[Call]:
     Operators that have sizes of models have such batches there.
     """
     name = cell.info.name
-    if not name.startswith("nn.functional.") or model_sizes.has_sizes(cell.info) or facts(name).untrained:
+    if not name.startswith("nn.functional.") or model_sizes.has_large_sizes(cell.info) or facts(name).untrained:
         return
     amount = replace(cell.work.large, elements=cell.work.large.elements // _FEWER)
     found: set[int] = set()

@@ -74,17 +74,25 @@ class Size:
 #: What makes the sizes of an operator for a dtype.
 Make = Callable[[torch.dtype], Iterator[Size]]
 _MAKERS: Final[dict[str, list[Make]]] = {}
+#: Operators of which some sizes are large.
+_LARGE: Final[set[str]] = set()
 
 
-def sizes_of(*operators: str) -> Callable[[Make], Make]:
+def sizes_of(*operators: str, large: bool = True) -> Callable[[Make], Make]:
     """Register a maker of sizes of some operators, by their full names in PyTorch's database."""
 
     def register(make: Make) -> Make:
         for operator in operators:
             _MAKERS.setdefault(operator, []).append(make)
+        _LARGE.update(operators if large else ())
         return make
 
     return register
+
+
+def has_large_sizes(info: Any) -> bool:
+    """Return whether an operator has sizes that models have, and some of them are large."""
+    return info.full_name in _LARGE
 
 
 def has_sizes(info: Any) -> bool:
