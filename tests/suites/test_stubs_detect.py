@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.accelerators.declaration import Declaration
 from conformance.accelerators.interface import MEMBERS
 from conformance.accelerators.registry import resolve
 from conformance.judging.finding import Finding
@@ -107,7 +108,8 @@ def left_as_found(live: Any) -> Iterator[None]:
 
 def run(case_id: str, accelerator: Any) -> None:
     one = planned()[case_id]
-    offered = {"accelerator": accelerator, "device": torch.device("sim", 0), **dict(one.case.axes)}
+    offered = {"accelerator": accelerator, "device": torch.device("sim", 0), "declaration": Declaration()}
+    offered |= dict(one.case.axes)
     one.function(**{name: offered[name] for name in inspect.signature(one.function).parameters})
 
 
