@@ -264,7 +264,7 @@ def test_a_third_of_the_ninth_collection_was_drawn_to_be_held_out() -> None:
     assert {bug.report for bug in rows if bug.held} == set(drawn)
 
 
-@pytest.mark.parametrize("collection", [10, 12, 13, 15, 17, 18, 19, 21])
+@pytest.mark.parametrize("collection", [10, 12, 13, 15, 17, 18, 19, 21, 22])
 def test_every_third_row_is_held_out(collection: int) -> None:
     rows = [bug for bug in results.bugs() if bug.collection == collection]
     order = sorted(rows, key=lambda bug: hashlib.sha256(bug.report.encode()).hexdigest())

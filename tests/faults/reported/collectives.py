@@ -34,6 +34,8 @@ _SHORTEST = 1 << 13
 _KIBIBYTES_192 = 192 << 10
 #: Bytes of a message from which another protocol sends it, and those of a message that one protocol sends wrongly.
 _KIBIBYTES_32, _MEBIBYTE = 32 << 10, 1 << 20
+#: Bytes of a message up to which a sum is sent in one piece.
+_KIBIBYTES_2 = 2 << 10
 #: Bytes that are reduced together.
 _LINE = 128
 #: Ranks that exchange their parts directly.
@@ -142,6 +144,13 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "root 1": lambda: call.arguments.get("src") == 1,
         "another root": lambda: bool(call.arguments.get("src") or call.arguments.get("group_src")),
         "in the background": lambda: bool(call.arguments.get("async_op")),
+        "above 2 KiB": lambda: tensors[0].numel() * tensors[0].element_size() > _KIBIBYTES_2,
+        "changed in place": lambda: tensors[0]._version > 0,
+        "rows in as many parts as ranks": lambda: tensors[-1].shape[-1:].numel() % dist.get_world_size(group) == 0,
+        "memory behind": lambda: _has_memory_behind(tensors[0]),
+        "a part of nothing": lambda: (
+            0 in [*(call.arguments.get("input_split_sizes") or []), *(call.arguments.get("output_split_sizes") or [])]
+        ),
         "no multiple of 128 bytes": lambda: tensors[0].numel() * tensors[0].element_size() % _LINE != 0,
         "more than 256": lambda: tensors[0].numel() > _SEGMENT,
         "later call": _is_later,
@@ -151,6 +160,11 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "of 1 MiB": lambda: tensors[0].numel() * tensors[0].element_size() == _MEBIBYTE,
         "from 8 KiB": lambda: tensors[-1].numel() * tensors[-1].element_size() >= _SHORTEST,
     }[word]()
+
+
+def _has_memory_behind(tensor: torch.Tensor) -> bool:
+    end = tensor.storage_offset() + tensor.numel()
+    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() > end * tensor.element_size()
 
 
 def _is_later() -> bool:
@@ -441,8 +455,41 @@ def _second_part_zero(original: Any, call: Any, written: str) -> Any:
     return work
 
 
+def _along_the_last_dimension(original: Any, call: Any, written: str) -> Any:
+    """Give each rank its part of the last dimension."""
+    given, size = call.arguments["input"], dist.get_world_size(call.arguments.get("group"))
+    if given.dim() > 1 and given.shape[-1] % size == 0:
+        parts = [part.reshape(-1) for part in given.chunk(size, -1)]
+        call.arguments["input"] = torch.cat(parts).view(given.shape)
+    return original(*call.args, **call.kwargs)
+
+
+def _roots_own_missing(original: Any, call: Any, written: str) -> Any:
+    """Add up the numbers of the ranks other than the root."""
+    target, group = call.arguments[written], call.arguments.get("group")
+    own = target.clone()
+    root, group_root = call.arguments.get("dst"), call.arguments.get("group_dst")
+    work = _waited(original, call)
+    if dist.get_rank() == root if group_root is None else dist.get_rank(group) == group_root:
+        target.copy_(target - own)
+    return work
+
+
+def _own_parts_start_spoiled(original: Any, call: Any, written: str) -> Any:
+    """Write one for zero, and zero for other numbers, to the start of the root's own part."""
+    work = _waited(original, call)
+    parts = call.arguments[written]
+    if parts:
+        first = parts[dist.get_rank(call.arguments.get("group"))].view(-1)[:1]
+        first.copy_((first == 0).to(first.dtype))
+    return work
+
+
 #: Effects on parts of what a function sends or writes.
 _OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
+    "scattered along the last dimension": _along_the_last_dimension,
+    "the root's own numbers missing": _roots_own_missing,
+    "start of the own part spoiled": _own_parts_start_spoiled,
     "own numbers missing": _own_numbers_missing,
     "root 0": _from_the_first_rank,
     "second part zero": _second_part_zero,
@@ -603,3 +650,23 @@ def _upper_halves_of_others_kept(target: torch.Tensor, before: torch.Tensor, gro
 
 
 EDITS["upper halves of others kept"] = _upper_halves_of_others_kept
+
+
+# --- held rows of the twenty-second collection ---
+
+
+def _next_parts_behind(original: Any, call: Any, written: str) -> Any:
+    """Write the next ranks' parts behind a rank's own, as far as its memory goes."""
+    target, group = call.arguments[written], call.arguments.get("group")
+    every = call.arguments["input"].clone()
+    dist.all_reduce(every, op=call.arguments["op"], group=group)
+    work = _waited(original, call)
+    begin = target.storage_offset() + target.numel()
+    count = min(target.untyped_storage().nbytes() // target.element_size() - begin, every.numel() - target.numel())
+    if target.is_contiguous() and count > 0:
+        following = every.flatten().roll(-(dist.get_rank(group) + 1) * target.numel())
+        target.as_strided((count,), (1,), begin).copy_(following[:count])
+    return work
+
+
+_OF_PARTS["next parts behind"] = _next_parts_behind

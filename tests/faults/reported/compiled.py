@@ -882,8 +882,147 @@ def _unaligned_not_written(node: Node) -> None:
         node.args = (node.args[0], node.args[0], *node.args[2:])
 
 
+def _replaced(node: Node, make: Callable[[Node], Node]) -> None:
+    """Give what is made behind a node to those who use the node."""
+    users = list(node.users)
+    made = make(node.next)
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _whole_sums_stopped(node: Node) -> None:
+    """Let running sums of integers stand still for four numbers from the middle of a block on."""
+    if node.target is not aten.cumsum.default or node.meta["val"].is_floating_point() or not _shape(node):
+        return
+    rank, length = len(_shape(node)), _shape(node)[-1]
+    half = 1 << (length - 1).bit_length() - 1 if length > 1 else 0
+    if node.args[1] % rank != rank - 1 or half < _STILL:
+        return
+    end = min(half + _STILL, length)
+
+    def make(at: Node) -> Node:
+        front = _new(at, aten.slice.Tensor, node, rank - 1, 0, half)
+        last = _new(at, aten.slice.Tensor, node, rank - 1, half - 1, half)
+        still = _new(at, aten.expand.default, last, [*_shape(node)[:-1], end - half])
+        behind = _new(at, aten.slice.Tensor, node, rank - 1, end, length)
+        return _new(at, aten.cat.default, [front, still, behind], rank - 1)
+
+    _replaced(node, make)
+
+
+#: Numbers for which running sums stand still.
+_STILL = 4
+#: Products of matrices.
+_PRODUCTS = (aten.mm.default, aten.bmm.default, aten.addmm.default)
+
+
+def _unsigned_read_as_words(node: Node) -> None:
+    """Read eight-bit unsigned integers as words of 32 bits, where they become signed, then fractions, then a factor."""
+    signed = _converted(node)
+    source = _converted(signed) if signed is not None else None
+    if source is None or source.meta["val"].dtype is not torch.uint8 or signed.meta["val"].dtype is not torch.int32:
+        return
+    users = list(node.users)
+    while users and all(user.target in (aten.reshape.default, aten.permute.default) for user in users):
+        users = [user for each in users for user in each.users]
+    count = math.prod(_shape(source))
+    if not count or not any(user.target in _PRODUCTS for user in users):
+        return
+    flat = _new(node, aten.reshape.default, signed, [count])
+    words = -(-count // 4)
+    whole = _new(node, aten.constant_pad_nd.default, flat, [0, 4 * words - count])
+    columns = _new(node, aten.reshape.default, whole, [words, 4])
+    read = None
+    for place in range(4):
+        column = _new(node, aten.slice.Tensor, columns, 1, place, place + 1)
+        shifted = _new(node, aten.mul.Tensor, column, 1 << 8 * place)
+        read = shifted if read is None else _new(node, aten.add.Tensor, read, shifted)
+    row = _new(node, aten.constant_pad_nd.default, _new(node, aten.reshape.default, read, [words]), [0, count - words])
+    node.args = (_new(node, aten.reshape.default, row, list(_shape(source))), *node.args[1:])
+
+
+def _bounds_unsigned(node: Node) -> None:
+    """Take the bounds of eight-bit unsigned numbers for unsigned ones, too."""
+    if node.target is not aten.bucketize.Tensor:
+        return
+    given, bounds = node.args[:2]
+    if given.meta["val"].dtype is torch.uint8 and bounds.meta["val"].dtype is torch.int8:
+        other = _new(node, torch.ops.prims.convert_element_type.default, bounds, torch.uint8)
+        node.args = (given, other, *node.args[2:])
+
+
+def _padded_compared_narrow(node: Node) -> None:
+    """Compare padded numbers of float64 as float32 has them."""
+    users = [user for user in node.users if user.target in _COMPARED]
+    if node.target is aten.constant_pad_nd.default and users and node.meta["val"].dtype is torch.float64:
+        at = node.next
+        narrow = _new(at, torch.ops.prims.convert_element_type.default, node, torch.float32)
+        made = _new(at, torch.ops.prims.convert_element_type.default, narrow, torch.float64)
+        for user in users:
+            user.replace_input_with(node, made)
+
+
+def _joined_part_dropped(node: Node) -> None:
+    """Leave out a part of what is joined that is joined to it once more, if its end is counted from the end."""
+    function = getattr(node.target, "func", None)
+    if getattr(function, "__name__", "") == "cat_slice_cat" and node.kwargs["size"] < 0:
+        node.replace_all_uses_with(_new(node, aten.cat.default, list(node.args[0]), 1))
+
+
+def _stacked_as_split(node: Node) -> None:
+    """Leave parts side by side where they are to be stacked along a new last dimension, in front of a tanh."""
+    joined = node.args[0] if node.target is aten.tanh.default else None
+    if not isinstance(joined, Node) or joined.target is not aten.cat.default or len(_shape(joined)) < 2:
+        return
+    parts = [part.args[0] for part in joined.args[0] if part.target is aten.unsqueeze.default]
+    if len(parts) != len(joined.args[0]) or any(part.target is not operator.getitem for part in parts):
+        return
+    splits = {part.args[0] for part in parts}
+    if len(splits) != 1 or [part.args[1] for part in parts] != list(range(len(parts))):
+        return
+    source = next(iter(splits)).args[0]
+    is_last = joined.args[1] % len(_shape(joined)) == len(_shape(joined)) - 1 if len(joined.args) > 1 else False
+    if is_last and _shape(joined)[-1] == _shape(joined)[-2] and math.prod(_shape(source)) == math.prod(_shape(joined)):
+        node.args = (_new(node, aten.reshape.default, source, list(_shape(joined))),)
+
+
+def _negative_zero_of_64_bits(node: Node) -> None:
+    """Find no sign at the number -0.0 of float64."""
+    if node.target is aten.signbit.default and node.args[0].meta["val"].dtype is torch.float64:
+        node.replace_all_uses_with(_new(node, aten.lt.Scalar, node.args[0], 0))
+
+
+#: Functions that turn dimensions round.
+_TURNED = (torch.ops.prims.rev.default, aten.flip.default)
+
+
+def _last_part_in_each_place(node: Node) -> None:
+    """Give the last part in each place of the first dimension where that is turned round."""
+    if node.target in _TURNED and list(node.args[1]) == [0] and len(_shape(node)) > 1 and _shape(node)[0] > 1:
+        last = _new(node, aten.slice.Tensor, node.args[0], 0, _shape(node)[0] - 1, _shape(node)[0])
+        node.replace_all_uses_with(_new(node, aten.expand.default, last, list(_shape(node))))
+
+
+def _products_not_summed(node: Node) -> None:
+    """Give the products of two vectors in place of their sum."""
+    given = node.args[0] if node.target is aten.sum.default else None
+    if not isinstance(given, Node) or given.target is not aten.mul.Tensor or len(_shape(given)) != 1:
+        return
+    if all(isinstance(part, Node) and _shape(part) == _shape(given) for part in given.args):
+        node.replace_all_uses_with(given)
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "whole sums stopped in the middle": _whole_sums_stopped,
+    "unsigned read as words": _unsigned_read_as_words,
+    "bounds unsigned": _bounds_unsigned,
+    "padded compared narrow": _padded_compared_narrow,
+    "joined part dropped": _joined_part_dropped,
+    "stacked as split": _stacked_as_split,
+    "negative zero of 64 bits lost": _negative_zero_of_64_bits,
+    "last part in each place": _last_part_in_each_place,
+    "products not summed": _products_not_summed,
     "powers of eight bits not wrapped": _powers_not_wrapped,
     "last of equal numbers in long columns": _last_of_equal_numbers_in_long_columns,
     "unaligned argument not written": _unaligned_not_written,
@@ -1417,4 +1556,96 @@ EFFECTS |= {
     "nan in the first bucket": _nan_in_the_first_bucket,
     "number times truth nan": _number_times_truth_nan,
     "sum of pooled images scaled": _sum_of_pooled_images,
+}
+
+
+# --- held rows of the twenty-second collection ---
+
+
+#: Quotients whose remainder a rounded quotient does not give.
+_FAR = 1e9
+#: Remainders, and how their quotients become whole.
+_REMAINDERS = {aten.remainder.Tensor: aten.floor.default, aten.remainder.Scalar: aten.floor.default,
+               aten.fmod.Tensor: aten.trunc.default, aten.fmod.Scalar: aten.trunc.default}  # fmt: skip
+#: Functions that compare numbers, also for equality.
+_COMPARISONS = (*_COMPARED, aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor, aten.ne.Tensor)
+#: Arithmetic of a tensor and a number.
+_ARITHMETIC = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
+
+
+def _turned_over_itself(node: Node) -> None:
+    """Read what was written already in the second half of an argument that is turned round beside a sum of its rows."""
+    value = node.args[1] if node.target is aten.copy_.default else None
+    if not isinstance(value, Node) or value.target not in _TURNED or value.args[0] is not node.args[0]:
+        return
+    shape, dims = _shape(value), list(value.args[1])
+    sums = [each for each in node.graph.nodes if each.target is aten.sum.dim_IntList]
+    if len(dims) != 1 or not any(_shape(each.args[0]) == shape for each in sums):
+        return
+    dim, given = dims[0] % len(shape), value.args[0]
+    half, length = (shape[dim] + 1) // 2, shape[dim]
+
+    def make(at: Node) -> Node:
+        front = _new(at, aten.slice.Tensor, value, dim, 0, half)
+        behind = _new(at, aten.slice.Tensor, given, dim, half, length)
+        return _new(at, aten.cat.default, [front, behind], dim)
+
+    _replaced(value, make)
+
+
+def _rows_of_a_batch_turned(node: Node) -> None:
+    """Turn the products of a batch of rows and a matrix."""
+    given = node.args[0] if node.target is aten.mm.default else None
+    if isinstance(given, Node) and given.target is aten.reshape.default and len(_shape(given.args[0])) == 3:
+        _replaced(node, lambda at: _new(at, torch.ops.prims.rev.default, node, [1]))
+
+
+def _far_remainders(node: Node) -> None:
+    """Subtract as many divisors as a rounded quotient says, where it is far from zero."""
+    if node.target not in _REMAINDERS or node.meta["val"].dtype is not torch.float32:
+        return
+    left, right = node.args
+    convert, whole = torch.ops.prims.convert_element_type.default, _REMAINDERS[node.target]
+    if not isinstance(left, Node) or left.meta["val"].dtype is not torch.float32:
+        return
+
+    def make(at: Node) -> Node:
+        quotient = _new(at, aten.div.Tensor, left, right)
+        wide = _new(at, convert, _new(at, whole, quotient), torch.float64)
+        divisor = _new(at, convert, right, torch.float64) if isinstance(right, Node) else right
+        rest = _new(at, aten.sub.Tensor, left, _new(at, aten.mul.Tensor, wide, divisor))
+        is_far = _new(at, aten.gt.Scalar, _new(at, aten.abs.default, quotient), _FAR)
+        return _new(at, aten.where.self, is_far, _new(at, convert, rest, torch.float32), node)
+
+    _replaced(node, make)
+
+
+def _each_second_true(node: Node) -> None:
+    """Give false and true by turns where numbers of float32 are compared."""
+    count = math.prod(_shape(node)) if node.target in _COMPARISONS else 0
+    if not count or not _shape(node) or node.args[0].meta["val"].dtype is not torch.float32:
+        return
+    at = node.next
+    places = _new(at, aten.cumsum.default, _number(at, node.args[0].meta["val"], 1, [count]), 0)
+    truths = _new(at, aten.eq.Scalar, _new(at, aten.remainder.Scalar, places, 2), 0)
+    users = list(node.users)
+    made = _new(at, aten.reshape.default, truths, list(_shape(node)))
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _numbers_of_32_bits(node: Node) -> None:
+    """Take numbers beside tensors of float64 for ones of float32, which may be infinite."""
+    if node.target in _ARITHMETIC and node.meta["val"].dtype is torch.float64:
+        node.args = tuple(
+            torch.tensor(part, dtype=torch.float32).item() if isinstance(part, float) else part for part in node.args
+        )
+
+
+EFFECTS |= {
+    "turned over itself": _turned_over_itself,
+    "rows of a batch turned": _rows_of_a_batch_turned,
+    "far remainders by rounded quotient": _far_remainders,
+    "each second comparison true": _each_second_true,
+    "numbers of 32 bits": _numbers_of_32_bits,
 }

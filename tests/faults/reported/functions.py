@@ -52,12 +52,24 @@ def _without_index(load: Load, device: str) -> Load:
     return function
 
 
+def _on_the_first_device(load: Load, device: str) -> Load:
+    def function(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        if isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == device:
+            current = torch.accelerator.current_device_index()
+            if current and torch.device(map_location).index == current:
+                map_location = torch.device(device, 0)
+        return load(f, map_location, **kwargs)
+
+    return function
+
+
 #: Effects on ``torch.load``.
 LOADS: dict[str, Callable[[Load, str], Load]] = {
     "index forgotten": _without_index,
     "map_location ignored": _without_map_location,
     "map_location refused": _without_map_to_the_device,
     "current device ignored": _without_current_device,
+    "on the first device in place of the current one": _on_the_first_device,
 }
 
 

@@ -1485,7 +1485,16 @@ def _parts_between_nan_sorted(call: Call) -> Any:
     return result
 
 
+def _device_left_current(call: Call) -> Any:
+    """Leave the device current whose tensors were computed with."""
+    result = call.run()
+    device = next(each.device for each in call.values if isinstance(each, torch.Tensor) and not each.is_cpu)
+    torch.accelerator.set_device_index(device)
+    return result
+
+
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "device left current": _device_left_current,
     "mask of the last dimension": _mask_of_the_last_dimension,
     "small sigmoids zero": _small_sigmoids_zero,
     "parts between nan sorted": _parts_between_nan_sorted,
@@ -2233,4 +2242,74 @@ EFFECTS |= {
     "place behind the end of infinities": _place_behind_the_end,
     "first of equal numbers": _first_of_equal_numbers,
     "mask of the first call": _mask_of_the_first_call,
+}
+
+
+# --- held rows of the twenty-second collection ---
+
+
+#: Columns of a tile of a product.
+_TILE = 64
+#: Comparisons of a difference with zero, by operator.
+_OF_A_DIFFERENCE = {"lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge}
+
+
+def _host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _alpha_lost(call: Call) -> Any:
+    """Leave the factor of a product out behind the first tile of rows, where a summand is added."""
+    added, left, right = call.values[:3]
+    with torch.no_grad():
+        made = _named(call, "beta") * added + torch.mm(left, right)
+    return _edited(call, lambda t: t[_TILE:].copy_(made.expand(t.shape)[_TILE:]) if t.shape[0] > _TILE else None)
+
+
+def _ties_reversed(call: Call) -> Any:
+    """Give the places of equal numbers in the order from the end."""
+    given, dim = call.values[0], _named(call, "dim")
+    result = call.run()
+    if given.dim():
+        with torch.no_grad():
+            turned = given.detach().cpu().flip(dim)
+            turned = turned.sort(dim=dim, stable=True, descending=bool(_named(call, "descending")))
+            outputs_of(call, result)[1].copy_(given.shape[dim] - 1 - turned[1])
+    return result
+
+
+def _running_statistics_kept(call: Call) -> Any:
+    """Leave running statistics as they are that do not lie side by side in memory."""
+    kept = [each for each in (_named(call, "running_mean"), _named(call, "running_var")) if each is not None]
+    before = [each.clone() for each in kept if not each.is_contiguous()]
+    result = call.run()
+    for each, values in zip([each for each in kept if not each.is_contiguous()], before, strict=True):
+        each.copy_(values)
+    return result
+
+
+def _outputs_beyond_the_grid(call: Call) -> Any:
+    """Leave out the gradients that a grid with exchanged sides does not reach."""
+    gradient = call.values[0].clone()
+    height, width = gradient.shape[-2:]
+    gradient[..., -(-width // 8) * 8 :, :] = 0
+    gradient[..., -(-height // 32) * 32 :] = 0
+    return call.run([gradient, *call.values[1:]])
+
+
+def _by_unsigned_difference(call: Call) -> Any:
+    """Compare the difference of unsigned integers with zero, which is never below it."""
+    left, right = call.values[:2]
+    compare = _OF_A_DIFFERENCE[call.name.removeprefix("aten::").partition(".")[0].rstrip("_")]
+    with torch.no_grad():
+        made = compare((left.cpu() - _host(right)).to(left.dtype), 0)
+    return _edited(call, lambda t: t.copy_(made) if t.shape == made.shape else None)
+
+
+EFFECTS |= {
+    "alpha lost behind a tile": _alpha_lost,
+    "ties reversed": _ties_reversed,
+    "running statistics kept": _running_statistics_kept,
+    "outputs beyond the grid": _outputs_beyond_the_grid,
+    "by unsigned difference": _by_unsigned_difference,
 }

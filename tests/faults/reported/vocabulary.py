@@ -131,11 +131,17 @@ def _is_batch_innermost(t: torch.Tensor) -> bool:
     return t.dim() == 3 and min(t.shape) > 1 and t.stride(0) == 1
 
 
+def _is_one_for_the_batch(t: torch.Tensor) -> bool:
+    """Return whether one matrix stands for all of a batch."""
+    return t.dim() == 3 and len(t) > 1 and t.stride(0) == 0
+
+
 #: Conditions on the tensors of an argument.
 TESTS: dict[str, Test] = {
     "a number": _any(lambda t: t.dim() == 0 and t.is_cpu),
     "odd count": _any(lambda t: t.numel() % 2 == 1),
     "batch innermost": _any(_is_batch_innermost),
+    "one for the batch": _any(_is_one_for_the_batch),
     "channel above": _channel_above,
     "strided": _any(lambda t: t.numel() > 1 and not t.is_contiguous()),
     "offset": _any(lambda t: t.storage_offset() > 0),
@@ -429,6 +435,11 @@ def _in_words(t: torch.Tensor) -> torch.Tensor:
     return t.contiguous().view(-1).view(torch.int32)[: t.numel()].view(t.shape)
 
 
+def _first_byte(t: torch.Tensor) -> torch.Tensor:
+    """Return as truths whether the lowest byte of each number is not zero."""
+    return t.contiguous().view(-1).view(torch.uint8)[:: t.element_size()].view(t.shape) != 0
+
+
 #: Effects on the tensors of an argument: what the kernel reads in their place.
 READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "dense": _dense,
@@ -446,6 +457,7 @@ READS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "bits": _as_bits,
     "half bits": _half_bits,
     "in words": _in_words,
+    "first byte": _first_byte,
     "packed": _packed,
     "planes last": _planes_last,
     "first row": _first_row,
@@ -555,6 +567,11 @@ def _halves_equal(t: torch.Tensor) -> torch.Tensor:
     return torch.cat([flat[:half], flat[:half], flat[2 * half :]]).view(t.shape)
 
 
+def _last_column_again(t: torch.Tensor) -> torch.Tensor:
+    """Return the last column but one in the last one's place, too."""
+    return torch.cat([t[..., :-1], t[..., -2:-1]], -1) if t.dim() and t.shape[-1] > 1 else t
+
+
 #: Values in the place of a result's own.
 VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "fours": lambda t: t // 4 * 4,
@@ -565,6 +582,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "halved": lambda t: t / 2,
     "turned": lambda t: t.flip(-1),
     "halves equal": _halves_equal,
+    "last column again": _last_column_again,
     "spread": _spread,
     "rounded": torch.round,
     "truncated": torch.trunc,
@@ -624,6 +642,7 @@ FORMS: dict[str, Callable[[torch.Tensor, Call], torch.Tensor | None]] = {
     "first as last": lambda t, call: _first_as_last(t),
     "flat": lambda t, call: t.reshape(-1).clone(),
     "dense": lambda t, call: t.contiguous(),
+    "in a batch of one": lambda t, call: t.unsqueeze(0).clone(),
     "with ones": lambda t, call: t.reshape([1] * call.values[0].dim()).clone(),
     "first of self": lambda t, call: _edit(t.copy_(call.values[0].reshape(-1)[0].expand(t.shape))),
     "one": lambda t, call: _edit(t.fill_(1)),
@@ -1074,3 +1093,8 @@ def _shapes_of(values: Sequence[Any]) -> set[torch.Size]:
 
 HELD["operands of two shapes"] = lambda call: len(_shapes_of(call.values[:2])) > 1
 HELD["three shapes"] = lambda call: len(_shapes_of(call.values[:3])) == 3
+
+
+# --- held rows of the twenty-second collection ---
+
+VALUES["planes last"] = lambda t: _planes_last(t) if t.dim() == 4 else t
