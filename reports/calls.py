@@ -8,6 +8,8 @@ from typing import Final
 #: Metrics of a failed case: the selector of the call that failed, and a short script that repeats it.
 CALL: Final = "call"
 SCRIPT: Final = "script"
+#: Metric of a failed case: the operator whose call has raised, where the case is about something else.
+REFUSING: Final = "refusing"
 #: Characters of the longest script in a report.
 LONGEST_SCRIPT: Final = 12_000
 _SELECTOR: Final = re.compile(r"\{[a-z]+=[A-Za-z0-9.-]{1,200}(?:,[a-z]+=[A-Za-z0-9.-]{1,200}){0,9}\}")

@@ -100,7 +100,8 @@ class Reason(Enum):
         "environment",
         ReasonFacts(
             _SKIP,
-            "This machine lacks something that the case needs: a package, a device, memory, or a result of the host.",
+            "Something that the case needs is missing: a package, a device, memory, a result of the host, or the claim "
+            "of an operator that it calls.",
             "Read the message, and run on a machine that has it. The gate rejects claimed cases that did not run.",
             executed=False,
         ),

@@ -97,8 +97,14 @@ def serve() -> None:
         running = {_forked(name, *files[name]): name for name in names}
         for pid, status in _ended(running, float(time_limit)):
             name = running[pid]
-            outputs = (path.read_text(errors="replace")[-_MAX_OUTPUT:] for path in files[name])
+            outputs = (_end(path.read_text(errors="replace")) for path in files[name])
             print("\n" + _SERVED + json.dumps([name, status, *outputs]), flush=True)
+
+
+def _end(output: str) -> str:
+    """Return the last part of what a probe has printed: all of its answer, if it has one."""
+    mark = output.rfind(_MARK)
+    return output[-_MAX_OUTPUT:] if mark < 0 else output[min(mark, max(0, len(output) - _MAX_OUTPUT)) :]
 
 
 def _build(name: str) -> None:

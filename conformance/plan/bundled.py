@@ -54,6 +54,13 @@ def noted_call(fields: Sequence[str]) -> tuple[str, str]:
     return call.key, call.label
 
 
+def operators_named(function: str) -> tuple[str, ...]:
+    """Return the operators of PyTorch's database that a public function, or a kernel, of this name computes."""
+    from conformance.suites.operator_claims import names_of_kernel
+
+    return names_of_kernel(function)
+
+
 def area_names() -> list[str]:
     """Return the names of the areas that have a suite, sorted. An area is a folder of ``suites``."""
     return sorted(m.name for m in pkgutil.iter_modules([str(SUITES)]) if m.ispkg)

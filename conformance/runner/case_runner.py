@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import os
 import time
 import traceback
@@ -286,6 +287,11 @@ class CaseRunner:
         checker = item.stash.get(CHECKER, Checker())
         observation = observe_body(error, checker, self.subject.accelerator, generated=_is_generated(item))
         verdict = judge(case, self.subject.declaration, observation, self.options.strictness)
+        if verdict.outcome is Outcome.FAIL:
+            # Imported here: it imports torch, which a run of cases that need none does not load.
+            from conformance.runner.refused_calls import attributed
+
+            verdict = attributed(verdict, observation, case, self.subject.declaration, lambda: self._again(item, case))
         if verdict.outcome is Outcome.FAIL and checker.on_failure is not None:
             checker.metrics.update(checker.on_failure())
         # They hold tensors, and the checker lives as long as the item.
@@ -295,6 +301,17 @@ class CaseRunner:
         verdict = self._after_health_check(case, replace(verdict, metrics=metrics), checker.context_ended_by, error)
         item.stash[VERDICT] = waive(verdict, case, self.subject.waivers)
         raise_outcome(item.stash[VERDICT], error)
+
+    def _again(self, item: pytest.Item, case: Case) -> None:
+        """Run a case's body once more, from the same seeded state."""
+        assert isinstance(item, pytest.Function)
+        given = {name: item.funcargs[name] for name in inspect.signature(item.function).parameters}
+        state = ProcessState.take()
+        seed_everything(seed_of(case.id, self.options.seed), self.subject.accelerator)
+        try:
+            item.function(**{**given, **({"check": Checker()} if "check" in given else {})})
+        finally:
+            state.give_back()
 
     def _after_health_check(self, case: Case, verdict: Verdict, ended_by: str, error: BaseException | None) -> Verdict:
         """Return the verdict, or "poisoned" if the device is unusable after the case.

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from conformance.reports.calls import REFUSING
 from conformance.reports.model import CaseRecord, DeclaredCell, Report
 from conformance.reports.plain_text import one_line
 from conformance.reports.verdict import Outcome, Reason
@@ -104,8 +105,8 @@ def defect_of(case: CaseRecord) -> Defect:
 
 def _by_its_claim(case: CaseRecord, deny_silence: bool | None) -> Correction | None:
     """Return the correction that the verdict asks of the one claim that the case tests, if any."""
-    if case.level == "core" or len(case.requires) != 1:
-        return None  # the core cannot be declared away
+    if case.level == "core" or len(case.requires) != 1 or REFUSING in case.metrics:
+        return None  # the core cannot be declared away, and a refused operator is no lack of something else
     kind = _kind(case, deny_silence)
     return _correction(kind, case.requires[0], case) if kind else None
 
@@ -155,6 +156,9 @@ def _by_what_they_need(cases: Iterable[CaseRecord], witnessed: set[str], correct
         blamed = [cell for cell in case.requires if cell not in witnessed]
         about_claims = case.reason in (Reason.OVER_DECLARED, Reason.STUB, Reason.FALLBACK)
         if not about_claims or len(blamed) != 1 or case.level == "core" or corrected.intersection(case.requires):
+            continue
+        # Its own cases judge an operator: one that needs it may need others, too.
+        if REFUSING in case.metrics or blamed[0].startswith("operators."):
             continue
         if blamed[0] not in seen:
             seen.add(blamed[0])

@@ -31,6 +31,7 @@ from conformance.reports.verdict import Outcome, Reason, Verdict, failed, passed
 from conformance.reports.waivers.file import read_waivers
 from conformance.reports.waivers.model import Waiver
 from conformance.runner.case_runner import HealthCheck
+from conformance.runner.refused_calls import attributed
 
 from .mutant import Mutant, StandIn
 
@@ -146,7 +147,14 @@ class Bench:
         error = _end_of(entry, nullcontext, **given, check=checker, pytestconfig=_Options(self._name))
         seen = observe_body(error, checker, self.accelerator, generated=_is_generated(entry))
         verdict = judge(entry.case, self.declaration, seen, self.strictness)
+        again = functools.partial(self._again, entry, given)
+        verdict = attributed(verdict, seen, entry.case, self.declaration, again)
         return self._after_health_check(entry.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
+
+    def _again(self, entry: BundledCase, given: dict[str, Any]) -> None:
+        options = _Options(self._name)
+        if (error := _end_of(entry, nullcontext, **given, check=Checker(), pytestconfig=options)) is not None:
+            raise error
 
     def _after_health_check(self, case: Case, verdict: Verdict) -> Verdict:
         complaint = self._health_check.complaint() if self._health_check.active else None

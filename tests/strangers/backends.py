@@ -209,6 +209,23 @@ BACKENDS = (
         imports="torch_mojo_backend",
         cells=40,
     ),
+    # Kernels for a GPU under development, of which it has a dozen. Its declaration names these, and no training.
+    Backend(
+        "verigpu",
+        "verigpu_accelerator:VERIGPU",
+        imports="verigpu_registered",
+        advice="set VERIGPU to a folder that has the extension _verigpu_C, built with this torch from pytorch_backend of "
+        "the branch develop",
+        checkout="VERIGPU",
+    ),
+    Backend(
+        "tvarant",
+        "tvarant_accelerator:TVARANT",
+        imports="torch_tvarant",
+        advice="set TVARANT to a folder that has the package torch_tvarant, built with this torch",
+        cells=711,
+        checkout="TVARANT",
+    ),
     # PyTorch's LazyTensor with its TorchScript backend, which every build of torch has. It records operators into a
     # graph, and runs it when somebody reads a value. Forward mode ends the process, so most training cells cost a new
     # worker.

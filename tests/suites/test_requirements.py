@@ -115,8 +115,11 @@ def test_a_placeholder_is_no_builder(builder: object) -> None:
         functions_if_any(accelerator, "QuantizerBuilder")
 
 
-def _without(operator: str, case: str) -> list[str]:
-    """Run a case on a device that declares an operator unsupported and refuses it; return its refusals and red ends."""
+def _without(operator: str, case: str, *, claimed: bool = False) -> list[str]:
+    """Run a case on a device that refuses an operator, and declares it unsupported unless it is ``claimed``.
+
+    Return its refusals and red ends.
+    """
     claims = [
         Statement(Cell(f"operators.{operator}", dtype, mode.value), unsupported("no kernel"))
         for dtype in DTYPES
@@ -128,7 +131,7 @@ def _without(operator: str, case: str) -> list[str]:
         refused.append(call.name)
         raise NotImplementedError(f"no kernel for {call.name}")
 
-    place = Bench(claims)
+    place = Bench(() if claimed else claims)
     kernels = [name for name in kernels_of_a_device() if operator_of(name) == f"aten::{operator.rpartition('.')[2]}"]
     assert kernels
     with overridden(dict.fromkeys(kernels, refuse), key_of(place.device)):
@@ -168,4 +171,5 @@ def test_a_device_may_lack_an_operator_that_a_case_is_not_about(operator: str, c
 
 def test_a_device_that_lacks_what_it_claims_is_red() -> None:
     assert _without("sub", "accelerator.edges.nan_order[topk]") == []
-    assert _without("mul", "accelerator.graph.order")
+    assert _without("mul", "accelerator.graph.order") == []
+    assert _without("mul", "accelerator.graph.order", claimed=True)

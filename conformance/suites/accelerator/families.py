@@ -97,6 +97,8 @@ def check_family(check, name: str, n: int, place, what: str, *, training: bool =
     inputs = family.inputs(n)
     exact = run(family, [x.double() if x.is_floating_point() else x for x in inputs], training=training)
     found = run(family, [x.to(place) for x in inputs], training=training)
+    count, due = len(found.gradients), len(exact.gradients)
+    check.equal(count, due, f"{name}, {what}: the number of inputs that have a gradient")
     for part, tensor, right, kind in (
         ("result", found.result, exact.result, Near.FORWARD),
         *((f"gradient {i}", *pair, Near.GRADIENTS) for i, pair in enumerate(zip(*found[1:], *exact[1:], strict=True))),

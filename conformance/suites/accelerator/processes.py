@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 
+from conformance.judging.finding import environment_lacks
 from conformance.process.machine import slowdown
 from conformance.process.python import child_python
 
@@ -71,8 +72,16 @@ def _ended(process: subprocess.Popen, timeout: float) -> tuple[str, str]:
             process.kill()
 
 
+#: A function of a device's name that adds 1 to numbers on the device. The sum of the results is 10.
+TOTAL = """
+def total(device):
+    import torch
+    return float((torch.arange(4.0).to(device) + 1).cpu().sum())
+"""
 #: Program for a process whose accelerator is set by DS_ACCELERATOR. Nothing is loaded before the first answer.
-_REPORT = """
+_REPORT = (
+    TOTAL
+    + """
 import torch
 def modes():
     return [torch.are_deterministic_algorithms_enabled(), str(torch.get_default_dtype()), torch.is_grad_enabled()]
@@ -83,7 +92,7 @@ answer("device", lambda: get_accelerator().device_name())
 answer("after", modes)
 answer("again", lambda: get_accelerator() is get_accelerator())
 answer("count", lambda: get_accelerator().device_count())
-answer("total", lambda: torch.arange(5.0, device=get_accelerator().device_name()).sum().item())
+answer("total", lambda: total(get_accelerator().device_name()))
 answer("dtypes", lambda: sorted(map(str, get_accelerator().supported_dtypes())))
 def kept():
     mine = resolve(spec).load()
@@ -96,12 +105,13 @@ def refused(wrong):
 answer("kept", kept)
 answer("refused", lambda: [refused(wrong) for wrong in (None, object(), "name")])
 """
+)
 
 
 def answers_of_new_process(spec: str) -> dict:
     """Return the answers of a new process whose accelerator is set by DS_ACCELERATOR.
 
-    ``device``, ``count`` and ``dtypes`` describe the accelerator. ``total`` is 0 + 1 + … + 4, added on the device.
+    ``device``, ``count`` and ``dtypes`` describe the accelerator. ``total`` is what ``TOTAL`` computes on the device.
     ``before`` and ``after`` are torch's modes before and after loading it. ``again``, ``kept`` and ``refused`` are
     results of get_accelerator() and set_accelerator().
     Every key is present; a sentence stands for an answer that is missing.
@@ -109,6 +119,16 @@ def answers_of_new_process(spec: str) -> dict:
     answers = run_python(_REPORT, spec, DS_ACCELERATOR=spec)
     names = ("before", "device", "after", "again", "count", "total", "dtypes", "kept", "refused")
     return {name: answers.get(name, "the process ended before this answer") for name in names}
+
+
+def total_here(device) -> float:
+    """Return what ``TOTAL`` gives in this process; skip the case if the device does not add here either."""
+    names: dict = {}
+    exec(TOTAL, names)
+    try:
+        return names["total"](device)
+    except Exception as error:
+        environment_lacks(f"the device does not add 1 to numbers in this process either: {error}")
 
 
 def spec_of(pytestconfig) -> str:

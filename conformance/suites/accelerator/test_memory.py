@@ -84,7 +84,7 @@ def test_zero_filled(accelerator, device):
         assert bool((used.cpu() == 255).all()), f"a tensor of {size} bytes does not hold the written values"
         del used
         fresh = torch.zeros(size, dtype=torch.uint8, device=device)
-        assert int(fresh.sum()) == 0, f"{int((fresh != 0).sum())} of {size} bytes of zeros() are not zero"
+        assert not (bytes_ := fresh.cpu()).any(), f"{int((bytes_ != 0).sum())} of {size} bytes of zeros() are not zero"
 
 
 @case("accelerator.memory.freed", requires=[MEMORY], level=Level.CORE)
@@ -96,7 +96,7 @@ def test_freed(accelerator, device):
 
     for step in range(32):
         tensor = fill(device, 32 * MIB, step)
-        assert int(tensor[-1]) == step
+        assert int(tensor.cpu()[-1]) == step
         del tensor
     settle(accelerator)
 
@@ -127,9 +127,12 @@ def test_empty_cache_keeps_values(accelerator, device):
     numbers, places = torch.arange(35.0).view(7, 5), torch.tensor([6, 0, 3])
     for name, work in QUEUED.items():
         try:
-            result = work(numbers.to(device), places.to(device))
-        except NotImplementedError:  # the cells of the operator judge that
+            computed = torch.equal(work(numbers.to(device), places.to(device)).cpu(), work(numbers, places))
+        except RuntimeError:
             continue
+        if not computed:  # the cells of the operator judge that, and a refusal
+            continue
+        result = work(numbers.to(device), places.to(device))
         accelerator.empty_cache()
         assert torch.equal(result.cpu(), work(numbers, places)), f"empty_cache() changed a queued result of {name}"
 

@@ -8,7 +8,7 @@ from conformance.base.errors import SetupError
 from conformance.judging.finding import environment_lacks
 from conformance.plan.case import About, Level, case
 
-from .processes import answers_of_new_process, run_python, spec_of
+from .processes import TOTAL, answers_of_new_process, run_python, spec_of, total_here
 
 REFUSED = """
 from conformance.accelerators import get_accelerator
@@ -93,7 +93,9 @@ def test_replaced(pytestconfig):
 
 
 #: The child ends with os._exit(), so that it does not run the exit handlers it shares with its parent.
-FORKED = """
+FORKED = (
+    TOTAL
+    + """
 import torch
 from conformance.accelerators.registry import resolve
 subject = resolve(spec)
@@ -104,7 +106,7 @@ if child == 0:
     try:
         live = subject.load()
         live.set_device(0)
-        text = str(torch.arange(5.0, device=live.device_name()).sum().item())
+        text = str(total(live.device_name()))
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
     os.write(write, text.encode()[:4000])
@@ -114,26 +116,29 @@ with os.fdopen(read) as pipe: text = pipe.read()
 os.waitpid(child, 0)
 tell(child=text)
 """
+)
 
 
 @case("accelerator.selection.fork_after_import", requires=[DEVICE], level=Level.CORE, deadline=120)
-def test_fork_after_import(pytestconfig):
+def test_fork_after_import(device, pytestconfig):
     """Importing an accelerator creates no device context, so a child forked afterwards can use the device."""
+    due = total_here(device)
     answers = run_python(FORKED, spec_of(pytestconfig))
 
-    assert answers["child"] == "10.0", f"a child forked after the import got {answers['child']}, not 10.0"
+    assert answers["child"] == str(due), f"a child forked after the import got {answers['child']}, not {due}"
 
 
 @case("accelerator.selection.other_process", requires=[DEVICE], level=Level.CORE, deadline=120)
-def test_other_process(accelerator, pytestconfig):
+def test_other_process(accelerator, device, pytestconfig):
     """A second process sees the same device type, count and dtypes, and computes on the device."""
+    due = total_here(device)
     answers = answers_of_new_process(spec_of(pytestconfig))
 
     here = {
         "device": accelerator.device_name(),
         "count": accelerator.device_count(),
         "dtypes": sorted(map(str, accelerator.supported_dtypes())),
-        "total": 10.0,
+        "total": due,
     }
     there = {name: answers[name] for name in here}
     assert there == here, f"another process sees {there}, this process {here}"

@@ -234,7 +234,7 @@ def test_profiler(accelerator, device):
     left = torch.ones(257, 257, device=device)
 
     products = []
-    events = record(accelerator, lambda: products.append(left @ left))
+    events = record(accelerator, lambda: products.append(torch.mm(left, left)))
 
     assert bool((products[-1] == 257).all()), f"a product of ones is {products[-1][0, 0].item()}, not 257"
     assert "aten::mm" in events, f"torch.profiler recorded {sorted(events)}, but no aten::mm"

@@ -77,7 +77,7 @@ def test_trace(accelerator, check, device, tmp_path):
     def work():
         with profiler.record_function("five products"):
             for _ in range(products):
-                result = left @ left
+                result = torch.mm(left, left)
         return result
 
     work()

@@ -284,10 +284,11 @@ def of_several(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _written(info: Any, sample: Call) -> list[torch.Tensor]:
-    """Return the tensors that the plain call writes, such as the running means of batch_norm.
+    """Return the tensors that the plain call writes, or may write, such as the running means of batch_norm.
 
     The elements of such a tensor may not share a place in memory, on any device.
     """
+    marked = _marked(info, sample)
     host, state = sample.on(HOST), torch.get_rng_state()
     try:
         with torch.no_grad():
@@ -298,7 +299,22 @@ def _written(info: Any, sample: Call) -> list[torch.Tensor]:
         torch.set_rng_state(state)
     pairs = zip(sample.tensors, host.tensors, strict=True)
     dense_pairs = [(old, new) for old, new in pairs if old.layout is torch.strided and not old.is_quantized]
-    return [old for old, new in dense_pairs if not same_bits(plain(old), plain(new))]
+    changed = [old for old, new in dense_pairs if not same_bits(plain(old), plain(new))]
+    return changed + [each for each in marked if all(each is not old for old in changed)]
+
+
+def _marked(info: Any, sample: Call) -> list[torch.Tensor]:
+    """Return the tensors whose arguments a schema of the operator marks as written, as in ``Tensor(a!)``."""
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{getattr(info, 'aten_name', None) or info.name}")
+    marked = {
+        part
+        for schema in schemas
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out
+        for part in (place, argument.name)
+    }
+    given = [*enumerate((sample.input, *sample.args)), *sample.kwargs.items()]
+    return [value for name, value in given if name in marked and isinstance(value, torch.Tensor)]
 
 
 def _is_value(info: Any, sample: Call, leaf: torch.Tensor) -> bool:

@@ -1,0 +1,138 @@
+"""The call of PyTorch that ended a body, and whether the device claims its operator.
+
+A case may need operators that it is not about, and that the device never claimed. If one of them raises, the case has
+shown nothing about its own subject.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+
+from conformance.accelerators.capabilities import Cell, Mode
+from conformance.accelerators.declaration import Declaration
+from conformance.judging.observation import Observation, Seen
+from conformance.numerics.trees import tensors
+from conformance.plan.bundled import operators_named
+from conformance.plan.case import Case
+from conformance.reports.calls import REFUSING
+from conformance.reports.verdict import Outcome, Reason, Verdict, skipped
+
+#: Ends of a body that a call of PyTorch may have caused.
+_RAISED = (Seen.RAISED, Seen.NOT_IMPLEMENTED)
+#: The words with which PyTorch's dispatcher says that a device has no kernel, and the kernel's name.
+_NO_KERNEL = re.compile(r"Could not run 'aten::(\w+)")
+#: Functions that make, copy and read tensors: the core of every device.
+_CORE = ("empty", "zeros", "ones", "full", "tensor", "zero", "fill", "clone", "copy", "to", "item", "cpu", "tolist")
+#: Functions that take derivatives of the calls before them.
+_DERIVING = ("backward", "grad")
+
+
+@dataclass(frozen=True)
+class CalledFunction:
+    """Name of a public function, the dtypes of its tensors, and whether it may be derived, backward or forward."""
+
+    name: str
+    dtypes: frozenset[str]
+    trained: bool
+
+
+@dataclass
+class _Calls(TorchFunctionMode):
+    """Keep the public functions that are called, and the errors that they raise."""
+
+    made: list[CalledFunction] = field(default_factory=list)
+    raised: list[tuple[CalledFunction, BaseException]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        call = _described(func, args, kwargs)
+        self.made.append(call)
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            self.raised.append((call, error))
+            raise
+
+
+def _described(func: Any, args: Any, kwargs: dict[str, Any]) -> CalledFunction:
+    given = tensors((args, kwargs))
+    asked = kwargs.get("dtype") or torch.get_default_dtype()
+    dtypes = {each.dtype for each in given} or {asked, torch.int64}
+    trained = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    trained |= forward_ad._current_level >= 0
+    name = str(getattr(func, "__name__", func)).strip("_")
+    return CalledFunction(name, frozenset(str(each).removeprefix("torch.") for each in dtypes), trained)
+
+
+def attributed(
+    verdict: Verdict, observation: Observation, case: Case, declaration: Declaration, again: Callable[[], Any]
+) -> Verdict:
+    """Return the verdict of a case that fails because a call raises whose operator the case is not about.
+
+    It is a skip if the device does not claim the operator, and else a failure that names the operator. ``again`` runs
+    the body once more. Cases of operators judge the calls that they make, and those on ranks run elsewhere.
+    """
+    if verdict.outcome is not Outcome.FAIL or observation.seen not in _RAISED or observation.missing:
+        return verdict
+    if case.area == "operators" or case.world_size is not None:
+        return verdict
+    found = [cells for call in refusing_calls(again) if (cells := _cells(call))]
+    about = {cell.subject for cell in case.requires}
+    unclaimed = next((cells[0] for cells in found if not any(map(declaration.supports, cells))), None)
+    if not found or any(cell.subject in about for cells in found for cell in cells):
+        return verdict
+    if unclaimed is not None:
+        said = f"{observation.message}\nthe device does not claim {unclaimed}: other cases judge that"
+        return skipped(Reason.ENVIRONMENT, said, **verdict.metrics)
+    if len(found) > 1:
+        return verdict
+    subject = found[0][0].subject
+    said = f"{observation.message}\nit is raised by a call of {subject}"
+    return replace(verdict, message=said, metrics={**verdict.metrics, REFUSING: subject})
+
+
+def refusing_calls(again: Callable[[], Any]) -> list[CalledFunction]:
+    """Run a body that raised once more, and return the calls of PyTorch of which one ends it.
+
+    That is one call; if a derivative ends the body, all calls before it that were to be derived. A body that ends
+    otherwise has none.
+    """
+    calls = _Calls()
+    try:
+        with calls:
+            again()
+    except Exception as error:  # noqa: BLE001 - a vendor's software may raise anything
+        ends = [call for call, raised in calls.raised if raised in (error, error.__cause__, error.__context__)]
+        last = ends[-1] if ends else _UNKNOWN
+        if operators_named(last.name):
+            return [last]
+        # What no public function names is named by the dispatcher.
+        found = _NO_KERNEL.match(str(error))
+        if found and operators_named(name := found[1].strip("_")):
+            return [replace(last, name=name)]
+        if last.name in _DERIVING:
+            return [call for call in calls.made if call.trained and call.name not in _DERIVING]
+    return []
+
+
+_UNKNOWN = CalledFunction("", frozenset({"float32"}), trained=False)
+
+
+def _cells(call: CalledFunction) -> list[Cell]:
+    """Return the cells of a call's operator: of each name that it has in the database, in each dtype of its tensors."""
+    mode = Mode.TRAINING if call.trained else Mode.INFERENCE
+    return [
+        Cell(f"operators.{name}", dtype, mode.value)
+        for name in (() if call.name in _CORE else operators_named(call.name))
+        for dtype in sorted(call.dtypes)
+    ]

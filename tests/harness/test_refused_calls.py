@@ -1,0 +1,120 @@
+"""Which call ended a body, and what becomes of a case that fails by a call that it is not about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.accelerators.capabilities import DTYPE, Cell, Mode
+from conformance.accelerators.claims import declaration_of
+from conformance.accelerators.declaration import Declaration
+from conformance.judging.observation import observe
+from conformance.plan.case import Case
+from conformance.reports.calls import REFUSING
+from conformance.reports.verdict import Outcome, Reason, Verdict, failed
+from conformance.runner.refused_calls import attributed, refusing_calls
+from tests.defects import bench
+from tests.faults.overriding import overridden
+
+CASE = Case(id="runtime.something", area="runtime", requires=(DTYPE.on("float32"),))
+
+
+def _claims(*names: str, mode: Mode = Mode.INFERENCE) -> Declaration:
+    return declaration_of(Cell(f"operators.{name}", "float32", mode.value) for name in names)
+
+
+@contextmanager
+def _refusing(kernel: str) -> Iterator[torch.device]:
+    """Yield the simulated device without a kernel."""
+    device = bench.Bench().device
+
+    def refuse(call: Any) -> Any:
+        raise NotImplementedError(f"Could not run 'aten::{kernel}' with arguments from the 'PrivateUse1' backend.")
+
+    with overridden({f"aten::{kernel}": refuse}, "PrivateUse1"):
+        yield device
+
+
+def _verdict(
+    body: Callable[[torch.device], object], declaration: Declaration, kernel: str, case: Case = CASE
+) -> Verdict:
+    with _refusing(kernel) as device:
+        try:
+            body(device)
+        except Exception as error:
+            return attributed(
+                failed(Reason.RAISED, str(error)), observe(error), case, declaration, lambda: body(device)
+            )
+    raise AssertionError("the body has not raised")
+
+
+def _sine_of_a_sum(device: torch.device) -> object:
+    return torch.sin(torch.ones(3).to(device) + 1)
+
+
+def test_a_call_that_is_not_claimed_leaves_the_case_unjudged() -> None:
+    found = _verdict(_sine_of_a_sum, _claims("add"), "sin")
+
+    assert (found.outcome, found.reason) == (Outcome.SKIP, Reason.ENVIRONMENT)
+    assert "the device does not claim operators.sin[float32-inference]: other cases judge that" in found.message
+
+
+def test_a_call_that_is_claimed_fails_the_case_and_is_named() -> None:
+    found = _verdict(_sine_of_a_sum, _claims("add", "sin"), "sin")
+
+    assert found.outcome is Outcome.FAIL
+    assert found.metrics[REFUSING] == "operators.sin"
+    assert found.message.endswith("it is raised by a call of operators.sin")
+
+
+def test_only_the_call_that_ends_the_body_counts() -> None:
+    def body(device: torch.device) -> None:
+        with pytest.raises(NotImplementedError):
+            torch.sin(torch.ones(3).to(device))
+        raise RuntimeError("something else")
+
+    found = _verdict(body, _claims("add"), "sin")
+
+    assert (found.outcome, found.message) == (Outcome.FAIL, "something else")
+
+
+def test_a_case_about_the_operator_is_judged_as_it_was() -> None:
+    case = Case(id="runtime.sines", area="runtime", requires=(Cell("operators.sin", "float32", "inference"),))
+
+    found = _verdict(_sine_of_a_sum, _claims("add"), "sin", case)
+
+    assert found.outcome is Outcome.FAIL
+    assert not found.metrics
+
+
+def test_a_derivative_that_is_not_claimed_leaves_the_case_unjudged() -> None:
+    def body(device: torch.device) -> None:
+        torch.ones(3).to(device).requires_grad_().sigmoid().sum().backward()
+
+    inference = _verdict(body, _claims("sigmoid", "sum"), "sigmoid_backward.grad_input")
+    both = _verdict(body, _claims("sigmoid", "sum", mode=Mode.TRAINING), "sigmoid_backward.grad_input")
+
+    assert (inference.outcome, inference.reason) == (Outcome.SKIP, Reason.ENVIRONMENT)
+    assert "operators.sigmoid[float32-training]" in inference.message
+    assert both.outcome is Outcome.FAIL
+
+
+def test_the_core_of_a_device_is_never_excused() -> None:
+    def body(device: torch.device) -> object:
+        return torch.ones(3).to(device).clone()
+
+    assert _verdict(body, _claims(), "clone").outcome is Outcome.FAIL
+
+
+def test_a_kernel_behind_a_module_is_named_by_the_dispatcher() -> None:
+    found = _verdict(lambda device: torch.nn.Linear(3, 3, device=device), _claims("add"), "uniform_")
+
+    assert "operators.uniform[float32-" in found.message
+
+
+def test_a_body_that_ends_otherwise_the_second_time_has_no_call() -> None:
+    assert refusing_calls(lambda: torch.ones(3).sin()) == []
