@@ -76,6 +76,7 @@ FAMILIES = {
     "G": "refusal swallowed",
     "H": "one dtype alone",
     "L": "one long axis",
+    "M": "compiled code",
     "N": "a call in a sequence",
     "O": "another thread",
     "P": "two arguments at once",

@@ -15,6 +15,7 @@ from tests.defects import bench
 
 from . import corpus, forks, parts, population, recording, scores
 from .fault import FAMILIES
+from .graphs import judging as graphs
 from .judging import Judged, judged, judged_deep, judged_wide
 from .pairs import families as pairs
 from .recording import Map
@@ -39,10 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if of_pairs and options.accelerator != "sim":
         print("families T, S and K break the simulated accelerator; leave --accelerator out", file=sys.stderr)
         return 4
-    of_kernels = [family for family in families if family not in of_pairs]
+    if graphs.FAMILY in families and options.accelerator != "sim":
+        print("family M breaks compiled code of the simulated accelerator; leave --accelerator out", file=sys.stderr)
+        return 4
+    of_kernels = [family for family in families if family not in (*of_pairs, graphs.FAMILY)]
     found, results = Map(), []
     if of_kernels:
         found, results = _of_kernels(of_kernels, options, len(of_kernels) / len(families), started)
+    if graphs.FAMILY in families:
+        share = round(options.draws / len(families))
+        results += graphs.drawn_and_judged(share, options.seed, options.jobs, _say)
     if of_pairs:
         share = options.draws - len(results)
         results += pairs.drawn_and_judged(of_pairs, share, options.seed, options.jobs, _say)
