@@ -31,6 +31,8 @@ _FEW_TRIES, _ATTEMPTS = 8, 12
 HOST: Final = torch.device("cpu")
 #: Beginning of the names of gradients.
 OF_GRADIENTS: Final = "the gradient of"
+#: End of the names of what a second call gives.
+AGAIN: Final = " of a second call"
 #: Most elements of a value.
 _LARGEST: Final = 4096
 #: By dtype, the power of two that divides all finite numbers, and the power of two below which they are.
@@ -132,19 +134,47 @@ class Program:
         inputs = self.inputs_on(HOST)
         return [each.double() if wide and each.is_floating_point() else each for each in inputs], names["program"]
 
-    def inputs_on(self, device: torch.device) -> list[torch.Tensor]:
-        """Return the inputs on a device."""
-        names: dict[str, Any] = {"torch": torch, "math": math, "device": device}
-        return [eval(f"({expression}).to(device){view}", names) for _, expression, view in self.inputs]
+    def inputs_on(self, device: torch.device, *, turned: bool = False) -> list[torch.Tensor]:
+        """Return the inputs on a device; those that are ``turned`` have their numbers in reverse order in memory."""
+        names: dict[str, Any] = {"torch": torch, "math": math}
+        found = []
+        for _, expression, view in self.inputs:
+            memory = eval(expression, names)
+            memory = memory.flip(tuple(range(memory.dim()))) if turned else memory
+            found.append(eval(f"memory{view}", {**names, "memory": memory.to(device)}))
+        return found
 
-    def near_to(self, *, trained: bool) -> dict[str, tuple[torch.Tensor, float]]:
-        """Return the exact numbers of rounded results and, if asked, of gradients, and the size for bounds of each."""
+    def due_again(self, *, trained: bool) -> dict[str, torch.Tensor]:
+        """Return what turned inputs give: results or gradients, by name. There is none if a step rounds them."""
+        steps = tuple(f"t{number}" for number in range(len(self.steps)))
+        inputs, every = self.inputs_on(HOST, turned=True), replace(self, results=steps)
+        wide = [each.double() if each.is_floating_point() else each for each in inputs]
+        found, exact = (
+            dict(zip(steps, every.made(wide=is_wide)[1](*given), strict=True))
+            for is_wide, given in ((False, inputs), (True, wide))
+        )
+        if not all(_same(found[name], exact[name]) for name in steps if name not in self.rounded):
+            return {}
+        if not trained:
+            return {name: found[name] for name in self.results if name not in self.rounded}
+        given = gradients(inputs, self.made()[1])
+        if not self.rounded and not all(map(_same, given, gradients(wide, self.made(wide=True)[1]))):
+            return {}
+        return dict(zip(self.gradient_names(inputs), given, strict=True))
+
+    def near_to(self, *, trained: bool, again: bool = False) -> dict[str, tuple[torch.Tensor, float]]:
+        """Return the exact numbers of rounded results and, if asked, of gradients, and the size for bounds of each.
+
+        Gradients of a second call, with turned inputs, are among them if ``again`` is asked.
+        """
         inputs, function = self.made(wide=True)
         results = zip(self.results, function(*inputs), strict=True)
         found = {name: (each.double(), self.rounded[name]) for name, each in results if name in self.rounded}
         if trained:
-            exact = zip(self.gradient_names(inputs), gradients(inputs, function), strict=True)
-            found |= {name: (each, 1.0) for name, each in exact}
+            turned = [each.double() if each.is_floating_point() else each for each in self.inputs_on(HOST, turned=True)]
+            for given, end in ((inputs, ""), (turned, AGAIN))[: 1 + again]:
+                exact = zip(self.gradient_names(given), gradients(given, function), strict=True)
+                found |= {f"{name}{end}": (each, 1.0) for name, each in exact}
         return {name: (each.detach(), max(size, float(each.abs().max()))) for name, (each, size) in found.items()}
 
     def gradient_names(self, inputs: Sequence[torch.Tensor]) -> list[str]:
@@ -162,6 +192,10 @@ class Program:
                     needed |= set(re.findall(r"\b(?:[abcmv]|t\d+)\b", self.steps[number]))
             inputs = tuple(each for each in self.inputs if each.name in needed)
             yield replace(self, inputs=inputs, steps=tuple(steps), results=(f"t{last}",))
+
+
+def _same(found: torch.Tensor, wide: torch.Tensor) -> bool:
+    return bool(torch.allclose(found.double(), wide.double(), rtol=0.0, atol=0.0, equal_nan=True))
 
 
 def gradients(inputs: Sequence[torch.Tensor], function: Callable[..., Sequence[torch.Tensor]]) -> list[torch.Tensor]:
@@ -267,7 +301,8 @@ def difference(check: Any, program: Program, results: Iterable[tuple[str, torch.
     """
     results = list(results)
     trained = any(name.startswith(OF_GRADIENTS) for name, *_ in results)
-    near_to = program.near_to(trained=trained) if program.rounded else {}
+    again = any(name.endswith(AGAIN) for name, *_ in results)
+    near_to = program.near_to(trained=trained, again=again) if program.rounded else {}
     try:
         for name, actual, wanted in results:
             check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {name}")

@@ -6,6 +6,7 @@ import math
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -229,7 +230,7 @@ def test_a_part_in_place_of_a_narrow_dtype(monkeypatch: pytest.MonkeyPatch) -> N
     red("neg[bfloat16-inference]", execute, "offset", monkeypatch)
 
 
-@pytest.mark.parametrize("cell", ["nn.functional.rrelu[float32-inference]", "native_batch_norm[bfloat16-inference]"])
+@pytest.mark.parametrize("cell", ["native_batch_norm[float32-inference]", "native_batch_norm[bfloat16-inference]"])
 def test_what_a_call_writes_lies_alone_in_parts(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel writes a copy of what has gaps, if its first tensor has none."""
 
@@ -242,6 +243,32 @@ def test_what_a_call_writes_lies_alone_in_parts(cell: str, monkeypatch: pytest.M
         return found
 
     red(cell, execute, "what it writes.*after the call", monkeypatch)
+
+
+def test_a_device_may_write_noise_with_gaps_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's CPU writes such noise as if it had no gaps (pytorch #196087), so it is no reference."""
+    gaps = 0
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        nonlocal gaps
+        if "slopes of one number" not in sample.source:
+            return call(function, sample, **extra)
+        gaps += any(not each.is_contiguous() for each in tensors(sample)[1:])
+        dense = replace(sample, **dict(zip(("input", "args", "kwargs"), mapped(sample.arguments, _dense), strict=True)))
+        found = call(function, dense, **extra)
+        for mine, other in zip(tensors(sample), tensors(dense), strict=True):
+            if not torch.equal(mine, other):
+                mine.copy_(other)
+        return found
+
+    monkeypatch.setattr(execution, "execute", execute)
+    run("operators.nn.functional.rrelu[float32-inference]")
+
+    assert gaps
+
+
+def _dense(leaf: Any) -> Any:
+    return leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf
 
 
 @pytest.mark.parametrize("cell", ["add[float32-inference]", "sort[float32-inference]", "mm[float32-inference]"])
@@ -604,6 +631,50 @@ def _less_than_itself(name: str, function: Any, args: Any) -> Any:
     return args[0] <= args[1] if is_expanded else None
 
 
+def _sums_of_integers_stand_still(name: str, function: Any, args: Any) -> Any:
+    """Leave four places of a running sum out."""
+    if name != "cumsum" or args[0].is_floating_point():
+        return None
+    found = function(*args)
+    found.movedim(args[1], -1)[..., 4:8] = found.movedim(args[1], -1)[..., 3:4]
+    return found
+
+
+def _bytes_have_signs(name: str, function: Any, args: Any) -> Any:
+    return function(args[0], torch.where(args[1] > 127, args[1] - 256, args[1])) if name == "mm" else None
+
+
+def _no_sign_of_a_wide_zero(name: str, function: Any, args: Any) -> Any:
+    return args[0] < 0 if name == "signbit" and args[0].dtype is torch.float64 else None
+
+
+def _compared_in_float32(name: str, function: Any, args: Any) -> Any:
+    wide = name in ("lt", "eq") and all(isinstance(each, torch.Tensor) for each in args)
+    return function(*(each.float() for each in args)) if wide and args[0].dtype is torch.float64 else None
+
+
+def _bounds_without_a_sign(name: str, function: Any, args: Any) -> Any:
+    is_mixed = name == "bucketize" and args[1].dtype is torch.int8
+    return function(args[0], args[1].view(torch.uint8)) if is_mixed else None
+
+
+def _compared_without_a_sign(name: str, function: Any, args: Any) -> Any:
+    is_mixed = name == "lt" and [each.dtype for each in args] == [torch.uint8, torch.int8]
+    return function(args[0], args[1].view(torch.uint8)) if is_mixed else None
+
+
+def _stacked_as_divided(name: str, function: Any, args: Any) -> Any:
+    is_last = name == "stack" and args[1:] in ((-1,), (args[0][0].dim(),))
+    return torch.cat(list(args[0]), -1).view(*args[0][0].shape, len(args[0])) if is_last else None
+
+
+def _the_end_for_the_front(name: str, function: Any, args: Any) -> Any:
+    """Join the end of what was joined before in the place of its front."""
+    if name != "cat" or [part.shape[-1] for part in args[0]] != [18, 15]:
+        return None
+    return function([args[0][0], args[0][0][:, 3:]], 1)
+
+
 def _the_first_for_a_negative_place(name: str, function: Any, args: Any) -> Any:
     """Read the first place for one that is counted from the end, if it is the only one."""
     places = [place for place in args[1] if place is not None] if name == "index" else []
@@ -639,6 +710,14 @@ def _the_last_of_equal_numbers_in_long_columns(name: str, function: Any, args: A
         (tables.EXACT, _the_last_of_equal_numbers_in_long_columns, "argmax of ties in long (rows|columns)"),
         (tables.RUNNING, _infinite_sums_are_nan, "cumsum with infinities"),
         (tables.CHAINED, _less_than_itself, "lt of computed numbers with themselves"),
+        (tables.RUNNING, _sums_of_integers_stand_still, "cumsum of int64 along -1"),
+        (tables.CHAINED, _bytes_have_signs, "a product of uint8 made int32 and a float"),
+        (tables.CHAINED, _stacked_as_divided, "parts stacked in a new last dimension"),
+        (tables.CHAINED, _the_end_for_the_front, "a joined tensor and its front"),
+        (tables.EXACT, _no_sign_of_a_wide_zero, "kinds of numbers of float64"),
+        (tables.EXACT, _bounds_without_a_sign, "places of bytes between int8"),
+        (tables.EXACT, _compared_without_a_sign, "comparisons of bytes and int8"),
+        (tables.WIDE, _compared_in_float32, "comparisons of padded float64"),
         (tables.EXACT, _the_first_for_a_negative_place, "the last column by a list"),
         (tables.EXACT, _sign_of_zero_is_lost, "signs of numbers"),
         (tables.EXACT, _infinities_are_large, "sums with numbers"),
@@ -654,7 +733,8 @@ def _the_last_of_equal_numbers_in_long_columns(name: str, function: Any, args: A
         (tables.CHAINED, _is_permuted((0, 2, 3, 1), (0, 1, 3, 2)), "attention to as many keys as heads"),
         (tables.CHAINED, _is_permuted((1, 2, 0), (2, 0, 1)), "cubes in two orders"),
         (tables.CHAINED, _by_the_reciprocal_in_float32, "quotients in float64 made narrow"),
-        (tables.CHAINED, _roots_in_float32, "roots in float64 made narrow"),
+        # Made narrow again, they may be the same: a processor that rounds roots in float32 has both.
+        (tables.CHAINED, _roots_in_float32, "roots in float64"),
         (tables.CHAINED, _one_number_is_spread, "one number between zeros"),
         (tables.CHAINED, _single_numbers_are_turned, "single numbers in a row"),
         (tables.EXACT, _converted_before_it_is_cut(), "int32 that wraps in a (sum|product|shift)"),

@@ -170,6 +170,28 @@ def _infinite_in_float64(operands: Operands) -> torch.Tensor:
     return operands.infinite.cumsum(-1, dtype=torch.float64)
 
 
+#: Functions with a running result of integers.
+_WHOLE_SCANS: tuple[tuple[str, str, str, Callable[[torch.Tensor, int], torch.Tensor]], ...] = (
+    ("cumsum", "cumsum", "int64", lambda x, dim: x.cumsum(dim)),
+    ("cumsum", "cumsum", "int32", lambda x, dim: x.cumsum(dim)),
+    ("cumsum", "cumsum", "int8", lambda x, dim: x.cumsum(dim)),
+    ("cumprod of signs", "cumprod", "int64", lambda x, dim: (x % 2 * 2 - 1).cumprod(dim)),
+    ("places of cummax", "cummax", "int64", lambda x, dim: x.cummax(dim).indices),
+)
+
+
+def _running_integers() -> Iterator[Row]:
+    """Yield running results of integers, along rows and columns: short ones, and ones behind a group of threads."""
+    for (name, operator, dtype, run), dim in itertools.product(_WHOLE_SCANS, (-1, 0)):
+        scan = partial(_scanned, run=run, dtype=getattr(torch, dtype), dim=dim)
+        yield f"{name} of {dtype} along {dim}", operator, dtype, scan
+
+
+def _scanned(operands: Operands, run: Any, dtype: torch.dtype, dim: int) -> torch.Tensor:
+    given = operands.terms[:, :257].to(dtype)
+    return run(given if dim else given.t(), dim)
+
+
 #: Quotients and remainders of a tensor: (name, operator, function).
 _DIVISIONS: tuple[tuple[str, str, Callable[[torch.Tensor, Any], torch.Tensor]], ...] = (
     ("floor_divide", "floor_divide", torch.floor_divide),
@@ -277,6 +299,49 @@ def _numbered() -> Iterator[Row]:
 
 def _signs_of_zero(operands: Operands, dtype: torch.dtype) -> torch.Tensor:
     return torch.copysign(operands.divisors.to(dtype), -0.0)
+
+
+def _of_other_floats() -> Iterator[Row]:
+    """Yield the signs of zeros and infinities, and which numbers are finite, of each other dtype of floats."""
+    for dtype in ("float64", "float16", "bfloat16"):
+        yield (
+            f"kinds of numbers of {dtype}",
+            "signbit isfinite isnan",
+            dtype,
+            partial(_kinds, dtype=getattr(torch, dtype)),
+        )
+
+
+def _kinds(operands: Operands, dtype: torch.dtype) -> torch.Tensor:
+    """Return which numbers have a sign, are finite, and are NaN. A NaN has either sign.
+
+    The largest are left out, which float16 lacks. Truths are made numbers: inductor 2.13 itself cannot stack them.
+    """
+    given = torch.where(operands.special > 1e38, 2.0, operands.special).to(dtype)
+    signs = torch.where(given.isnan(), 1.0, given).signbit()
+    return torch.stack([signs.long(), given.isfinite().long(), given.isnan().long()])
+
+
+def _of_two_integers() -> Iterator[Row]:
+    """Yield comparisons, choices and places of bytes without a sign and of integers of which some are negative."""
+    for other in ("int8", "int64"):
+        dtype = getattr(torch, other)
+        yield f"comparisons of bytes and {other}", "lt eq maximum where", "uint8", partial(_of_two, dtype=dtype)
+        yield f"places of bytes between {other}", "bucketize sort", "uint8", partial(_between, dtype=dtype)
+
+
+def _of_two(operands: Operands, dtype: torch.dtype) -> torch.Tensor:
+    """Return what two functions of two dtypes of integers give in either order."""
+    x, y = operands.bytes, operands.divisors.to(dtype)
+    found = (x < y, y < x, x == y, torch.maximum(x, y), torch.where(x > 100, y, x))
+    return torch.stack([each.to(torch.int64) for each in found])
+
+
+def _between(operands: Operands, dtype: torch.dtype) -> torch.Tensor:
+    """Return the places of bytes between others, and of others between bytes."""
+    x, y = operands.bytes, operands.divisors.to(dtype) * 13
+    pairs = ((x, y[0].sort().values), (y, x[0].sort().values))
+    return torch.stack([torch.bucketize(*pair) for pair in pairs])
 
 
 _PAIRED: tuple[tuple[str, str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]], ...] = (
@@ -543,6 +608,8 @@ EXACT: tuple[Row, ...] = (
     ("clamp of integers", "clamp", "int64", lambda o: torch.clamp(o.integers, -3, (1 << 24) + 5)),
     *_numbered(),
     *_broadcast(),
+    *_of_other_floats(),
+    *_of_two_integers(),
 )  # fmt: skip
 
 #: Exact functions whose results are below the normal numbers, for a device that keeps these.
@@ -581,6 +648,65 @@ def _attention(operands: Operands) -> Iterator[torch.Tensor]:
     """
     for row in operands.terms:
         yield row[: 2 * _HEADS * _HEADS * _OF_A_HEAD].view(2, _HEADS, _HEADS, _OF_A_HEAD)
+
+
+#: Dtypes of integers, and those that they pass on the way to a float.
+_ON_THE_WAY = (("uint8", "int32"), ("uint8", "int16"), ("int8", "int64"), ("int16", "int32"), ("bool", "uint8"))
+
+
+def _cast_products() -> Iterator[Row]:
+    """Yield products of matrices, of integers that were made wide and then floats."""
+    for dtype, between in _ON_THE_WAY:
+        run = partial(_product_of_cast, dtype=getattr(torch, dtype), between=getattr(torch, between))
+        yield f"a product of {dtype} made {between} and a float", "mm", dtype, run
+
+
+def _product_of_cast(operands: Operands, dtype: torch.dtype, between: torch.dtype) -> torch.Tensor:
+    given = operands.bytes > 100 if dtype is torch.bool else operands.bytes.to(dtype)
+    return operands.halves @ given.to(between).to(torch.float32)
+
+
+def _joined_again(operands: Operands, parts: Any, dim: int = 1) -> torch.Tensor:
+    """Join parts of what was joined before."""
+    return torch.cat(parts(torch.cat([operands.halves, operands.halves * 2 + 1], dim)), dim)
+
+
+def _turned_round(operands: Operands, turn: Any) -> torch.Tensor:
+    """Negate what was divided into equal parts and stacked along another dimension."""
+    return -turn(operands.halves * 2)
+
+
+def _signs_turned_round(operands: Operands, turn: Any) -> torch.Tensor:
+    """Return the signs of such parts by a function that is 1 for all large numbers."""
+    return turn(operands.divisors.to(torch.float32) * 64).tanh()
+
+
+#: What is done with parts, by name: all are joined or stacked in another order than they lie in memory.
+_PARTS = (
+    ("parts stacked in a new last dimension", "stack", lambda x: torch.stack(x.split(3), -1)),
+    ("columns stacked in a new last dimension", "stack", lambda x: torch.stack(x.split(3, 1), -1)),
+    ("chunks stacked between", "stack", lambda x: torch.stack(x.chunk(3, 1), 1)),
+    ("rows stacked as columns", "stack", lambda x: torch.stack(x.unbind(0), 1)),
+    ("columns joined as rows", "cat", lambda x: torch.cat(x.split(3, 1), 0)),
+    ("parts joined in turn", "stack", lambda x: torch.stack(x.split(3), 1).flatten(0, 1)),
+    ("a dimension divided and turned", "permute", lambda x: x.view(3, 3, 9).permute(1, 2, 0).contiguous()),
+)
+_JOINS = (
+    ("a joined tensor and its front", lambda c: [c, c[:, :-3]]),
+    ("the end of a joined tensor and all of it", lambda c: [c[:, -2:], c]),
+    ("a joined tensor without its ends, twice", lambda c: [c[:, 1:-1], c[:, 1:-1] + 1]),
+    ("a joined tensor and one column", lambda c: [c, c[:, -10:-9]]),
+)
+
+
+def _rearranged() -> Iterator[Row]:
+    """Yield what is joined or stacked of parts, which a compiler writes into one kernel with what follows."""
+    for name, operator, turn in _PARTS:
+        yield name, operator, "float32", partial(_turned_round, turn=turn)
+        if "last" in name:
+            yield f"signs of {name}", f"tanh {operator}", "float32", partial(_signs_turned_round, turn=turn)
+    for name, parts in _JOINS:
+        yield name, "cat", "float32", partial(_joined_again, parts=parts)
 
 
 def _attended(operands: Operands, *, masked: bool = False) -> torch.Tensor:
@@ -669,6 +795,8 @@ CHAINED: tuple[Row, ...] = (
     *_found_places(),
     *_itself(),
     *_wide_between_narrow(),
+    *_cast_products(),
+    *_rearranged(),
 )  # fmt: skip
 
 #: A number beyond 32 bits, and one that float64 does not hold.
@@ -677,6 +805,28 @@ _FAR, _FARTHEST = (1 << 33) + 5, (1 << 53) + 1
 
 def _range(operands: Operands, count: int = 300) -> torch.Tensor:
     return torch.arange(count, device=operands.integers.device)
+
+
+#: How float64 and int64 that narrower dtypes do not tell apart become larger before they are compared.
+_ENLARGED: tuple[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("padded", "constant_pad_nd", lambda x: F.pad(x, (1, 2), value=1)),
+    ("joined", "cat", lambda x: torch.cat([x, x.flip(0)])),
+    ("stacked", "stack", lambda x: torch.stack([x, x.t()])),
+    ("chosen", "where", lambda x: torch.where(x > 0, x, -x)),
+)
+
+
+def _nearly_equal() -> Iterator[Row]:
+    """Yield comparisons of numbers that only their last bits tell apart."""
+    for dtype, (how, operator, enlarge) in itertools.product(("float64", "int64"), _ENLARGED):
+        run = partial(_compared, enlarge=enlarge, dtype=getattr(torch, dtype))
+        yield f"comparisons of {how} {dtype}", f"lt eq maximum {operator}", dtype, run
+
+
+def _compared(operands: Operands, enlarge: Any, dtype: torch.dtype) -> torch.Tensor:
+    given = operands.integers.to(dtype) * (_FAR >> 8)
+    x, y = enlarge(given), enlarge(given + (operands.divisors % 3 - 1).to(dtype))
+    return torch.stack([(x < y).to(dtype), (x == y).to(dtype), torch.maximum(x, y)])
 
 
 #: Exact functions of integers beyond 32 bits, of ranges and of places that a compiler computes. A range times a
@@ -701,10 +851,11 @@ WIDE: tuple[Row, ...] = (
     ("% of a number by integers", "remainder", "int64", lambda o: -(10**12) % o.divisors),
     *_divided(),
     *_fused(),
+    *_nearly_equal(),
 )  # fmt: skip
 
 #: Exact functions with a running result: the last numbers of a row lie behind the first group of threads.
-RUNNING: tuple[Row, ...] = tuple(_running())
+RUNNING: tuple[Row, ...] = (*_running(), *_running_integers())
 
 #: Exact functions whose zeros have a sign that PyTorch defines: it is copied or taken from the other operand.
 SIGNED = ("neg", "where", "copysign", *(name for name, *_ in _COPIES), "signs of zero for bfloat16",

@@ -24,15 +24,22 @@ _TOGETHER = 24
 _TRAINED = 6
 #: Graphs of a deep case, whose programs are other ones.
 _GRAPHS = 5
+#: Dtypes of which a few programs stand in the graph of another dtype, and how many of each.
+_BESIDE = {"float32": ("float16", "bfloat16", "float64"), "int64": ("int32", "int16", "int8", "uint8")}
+_OF_EACH = 4
 
 
 def generate():
-    """Return a case for each dtype and for gradients, and ones with many more programs in the deep tier."""
+    """Return a case for each dtype and for gradients, and ones with many more programs in the deep tier.
+
+    The payload has whether gradients are judged, and the numbers of programs by the dtype in which they begin.
+    """
     return [_case(*kind, is_deep=is_deep) for is_deep, kinds in _KINDS.items() for kind in kinds]
 
 
 def _case(dtype, trained, *, is_deep):
     together = _TRAINED if trained else _TOGETHER
+    beside = {} if trained or is_deep else dict.fromkeys(_BESIDE.get(dtype, ()), range(_OF_EACH))
     mode = [("mode", Mode.TRAINING.value)] if trained else []
     axes = (("dtype", dtype), *mode, *([("depth", "deep")] if is_deep else []))
     return Case(
@@ -42,7 +49,10 @@ def _case(dtype, trained, *, is_deep):
         axes=axes,
         requires=(COMPILE.cell, DTYPE.on(dtype)),
         deadline=DEADLINE,
-        payload=(trained, range(together, _TOGETHER * (_GRAPHS + 1)) if is_deep else range(together)),
+        payload=(
+            trained,
+            {dtype: range(together, _TOGETHER * (_GRAPHS + 1)) if is_deep else range(together), **beside},
+        ),
     )
 
 
@@ -53,14 +63,20 @@ def test_drawn(accelerator, declaration, case, device, check):
     mode = Mode.TRAINING if trained else Mode.INFERENCE
 
     def claimed(operator, dtype):
-        return claims(declaration, operator, dtype, mode if dtype == case.dtype else Mode.INFERENCE)
+        return claims(declaration, operator, dtype, mode if dtype in numbers else Mode.INFERENCE)
 
     differences = _gradients if trained else _results
-    drawn = drawn_programs.programs(getattr(torch, case.dtype), numbers, claimed, trained=trained)
-    chosen = [program for program in drawn if drawn_programs.is_claimed(declaration, program)]
+    chosen = [
+        program
+        for dtype, own in numbers.items()
+        if declaration.supports(DTYPE.on(dtype))
+        for program in drawn_programs.programs(getattr(torch, dtype), own, claimed, trained=trained)
+        if drawn_programs.is_claimed(declaration, program)
+    ]
     if not chosen:
         raise EnvironmentLacks("the device claims no program of this case")
-    graphs = [chosen[start : start + _TOGETHER] for start in range(0, len(chosen), _TOGETHER)]
+    size = len(chosen) if len(numbers) > 1 else _TOGETHER
+    graphs = [chosen[start : start + size] for start in range(0, len(chosen), size)]
     for together in graphs:
         said = _refusing(differences, accelerator, device, check, together)
         if not any(said):
@@ -100,11 +116,23 @@ def _results(compiled, device, chosen):
     def all_of(*given):
         return [function(*inputs) for (_, function), inputs in zip(made, given, strict=True)]
 
-    found = compiled(all_of, fullgraph=True)(*(program.inputs_on(device) for program in chosen))
+    function = compiled(all_of, fullgraph=True)
+    found, again = ([*function(*(program.inputs_on(device, turned=turned) for program in chosen))]
+                    for turned in (False, True))  # fmt: skip
     due = all_of(*(inputs for inputs, _ in made))
     return [
-        [*zip(program.results, *results, strict=True)] for program, *results in zip(chosen, found, due, strict=True)
+        [
+            *zip(program.results, *results, strict=True),
+            *_again(program, dict(zip(program.results, second, strict=True))),
+        ]
+        for program, *results, second in zip(chosen, found, due, again, strict=True)
     ]
+
+
+def _again(program, found, *, trained=False):
+    """Yield name, found and due result of a second call of the same function, with other numbers of the same form."""
+    for name, due in program.due_again(trained=trained).items():
+        yield f"{name}{drawn_programs.AGAIN}", found[name], due
 
 
 def _gradients(compiled, device, chosen):
@@ -115,10 +143,16 @@ def _gradients(compiled, device, chosen):
         rest = iter(given)
         return [each for inputs, function in made for each in function(*(next(rest) for _ in inputs))]
 
-    given = [each for program in chosen for each in program.inputs_on(device)]
-    found = iter(drawn_programs.gradients(given, compiled(all_of, fullgraph=True)))
+    def found(turned):
+        given = [each for program in chosen for each in program.inputs_on(device, turned=turned)]
+        return iter(drawn_programs.gradients(given, function))
+
+    function = compiled(all_of, fullgraph=True)
+    first, second = found(False), found(True)
     due = iter(drawn_programs.gradients([each for given, _ in made for each in given], all_of))
-    return [
-        [(name, next(found), next(due)) for name in program.gradient_names(given)]
-        for program, (given, _) in zip(chosen, made, strict=True)
-    ]
+    results = []
+    for program, (given, _) in zip(chosen, made, strict=True):
+        names = program.gradient_names(given)
+        again = dict(zip(names, second, strict=False))
+        results.append([*((name, next(first), next(due)) for name in names), *_again(program, again, trained=True)])
+    return results

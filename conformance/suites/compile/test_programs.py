@@ -403,11 +403,16 @@ def _gradients(accelerator, declaration, device, table, given, losses, dtype):
             yield f"the gradient of {name} of {what}", actual.grad, wanted.grad
 
 
-def _check_exact(accelerator, declaration, check, device, table) -> None:
-    """Check one graph of all exact functions of a table that the device claims."""
+def _exact(declaration, table):
+    """Return name and function of the exact functions of a table that the device claims."""
     chosen = [(name, run) for name, _, _, run in claimed(declaration, table, lambda: (tables.operands(),))]
     _need_some(chosen)
-    _check_rows(accelerator, check, device, chosen)
+    return chosen
+
+
+def _check_exact(accelerator, declaration, check, device, table) -> None:
+    """Check one graph of all exact functions of a table that the device claims."""
+    _check_rows(accelerator, check, device, _exact(declaration, table))
 
 
 def _check_rows(accelerator, check, device, chosen) -> None:
@@ -453,20 +458,18 @@ def _check_unless_torch_is_wrong(accelerator, declaration, check, device, table)
 
     What PyTorch's own compiler has wrong on this host is no fault of a device.
     """
+    chosen = _exact(declaration, table)
     with contextlib.suppress(AssertionError, RuntimeError):
-        _check_exact(accelerator, declaration, check, device, table)
+        _check_rows(accelerator, check, device, chosen)
         return
     excused = []
-    for row in claimed(declaration, table, lambda: (tables.operands(),)):
+    for row in chosen:
         try:
-            _check_exact(accelerator, declaration, check, device, (row,))
-        except (AssertionError, RuntimeError) as wrong:
-            try:
-                _check_exact(Inductor, declaration, check, HOST, (row,))
-            except (AssertionError, RuntimeError):
-                excused.append(row[0])
-                continue
-            raise wrong
+            _check_rows(accelerator, check, device, [row])
+        except (AssertionError, RuntimeError):
+            if not _is_torch_wrong(check, [row]):
+                raise
+            excused.append(row[0])
     if excused:
         check.metric("wrong in PyTorch's compiler on this host", ", ".join(excused))
 

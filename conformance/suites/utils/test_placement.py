@@ -194,7 +194,7 @@ def test_current_device(accelerator, device):
     """
     before, count = accelerator.current_device(), accelerator.device_count()
     for index in range(count):
-        for location in (device.type, f"{device.type}:{(index + 1) % count}"):
+        for location in (device.type, f"{device.type}:{index}", f"{device.type}:{(index + 1) % count}"):
             buffer = io.BytesIO()
             torch.save(torch.arange(65.0), buffer)
             buffer.seek(0)
@@ -203,7 +203,8 @@ def test_current_device(accelerator, device):
                 loaded = torch.load(buffer, map_location=location, weights_only=True)
             finally:
                 accelerator.set_device(before)
-            wanted = index if ":" not in location else (index + 1) % count
+            named = torch.device(location).index
+            wanted = index if named is None else named
             assert loaded.device.index == wanted, f"device {index} is current, {location!r} gives {loaded.device}"
             assert loaded.cpu().tolist() == [float(n) for n in range(65)], f"values on {loaded.device} changed"
 
