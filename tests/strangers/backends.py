@@ -214,8 +214,8 @@ BACKENDS = (
         "verigpu",
         "verigpu_accelerator:VERIGPU",
         imports="verigpu_registered",
-        advice="set VERIGPU to a folder that has the extension _verigpu_C, built with this torch from pytorch_backend of "
-        "the branch develop",
+        advice="set VERIGPU to a folder that has the extension _verigpu_C, built with this torch from the folder "
+        "pytorch_backend of the branch develop",
         checkout="VERIGPU",
     ),
     Backend(

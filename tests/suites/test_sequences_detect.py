@@ -423,6 +423,33 @@ def _half_gradient(found: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return found / 2 + (found / 2).detach()
 
 
+def _first_results_of(name: str) -> Callable[[Any], Any]:
+    """Return a compiler whose code gives the results of a function in its first call in each call."""
+
+    def compiler(function: Any, **_: Any) -> Any:
+        kept: list[torch.Tensor] = []
+
+        def compiled(*args: Any) -> Any:
+            earlier, made = iter(list(kept)), []
+
+            def first(found: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+                made.append(found)
+                return next(earlier, found)
+
+            with _Otherwise(name, first):
+                results = function(*args)
+            kept.extend(made[len(kept) :])
+            return results
+
+        return compiled
+
+    return compiler
+
+
+def _in_8_bits_alone(found: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return _twice_at_last(found) if found.dtype in (torch.int8, torch.uint8) else found
+
+
 def _refused(found: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     raise NotImplementedError("no such kernel")
 
@@ -443,6 +470,9 @@ COMPILERS = (
     ("a row by index", _compiler_of("index_copy", _twice_at_last), _joined("indices"), "index_copy"),
     ("a refusal", _compiler_of("amin", _refused), _joined("reductions"), "amin: compiled code is refused"),
     ("rows of a roll", _compiler_of("roll", _twice_at_last), "compile.drawn[int64]", ".roll("),
+    ("the first maximum again", _first_results_of("maximum"), "compile.drawn[float32]", "of a second call"),
+    ("the first roll again", _first_results_of("roll"), "compile.drawn[int64]", "of a second call"),
+    ("bytes", _compiler_of("flip", _in_8_bits_alone), "compile.drawn[int64]", "int8"),
     ("a sign", _compiler_of("copysign", lambda found, *_, **__: found.abs()), "compile.drawn[float32]", "copysign"),
     ("a refused pad", _compiler_of("pad", _refused), "compile.drawn[int64]", "compiled code is refused"),
     ("a gradient", _compiler_of("maximum", _half_gradient), "compile.drawn[float32-training]", "the gradient of"),
