@@ -470,6 +470,7 @@ COMPILERS = (
     ("a row by index", _compiler_of("index_copy", _twice_at_last), _joined("indices"), "index_copy"),
     ("a refusal", _compiler_of("amin", _refused), _joined("reductions"), "amin: compiled code is refused"),
     ("rows of a roll", _compiler_of("roll", _twice_at_last), "compile.drawn[int64]", ".roll("),
+    ("an inverse function", _compiler_of("asinh", _twice_at_last), "compile.special[elementwise]", "asinh"),
     ("the first maximum again", _first_results_of("maximum"), "compile.drawn[float32]", "of a second call"),
     ("the first roll again", _first_results_of("roll"), "compile.drawn[int64]", "of a second call"),
     ("bytes", _compiler_of("flip", _in_8_bits_alone), "compile.drawn[int64]", "int8"),

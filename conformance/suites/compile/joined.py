@@ -31,6 +31,10 @@ from conformance.suites.operators.judge.cells import Cell, Failure
 #: Kinds of operators by the type of their description, and by whether a call has indices.
 _OF_TYPES: Final = {"unary": "UnaryUfuncInfo", "binary": "BinaryUfuncInfo", "reductions": "ReductionOpInfo"}
 _OF_CALLS: Final = ("others", "indices")
+#: Words of functions that compilers call, or write as long polynomials.
+_LONG: Final = ("polynomial", "bessel", "special.airy", "igamma", "special.i0", "special.i1")
+#: A function of elements: its operator, and a function of two tensors, of which it may read one.
+Elementwise = tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
 #: The form of a compiled call, in messages and selectors.
 FORM: Final = "compiled between others"
 
@@ -58,6 +62,46 @@ class Subject:
         call = self.call.into(FORM, Joined(self.cell.info.op, backend), one=one)
         found = self.cell.failure()
         return Failure(call, self.cell.info) if found is None else replace(found, call=call)
+
+
+def elementwise(claimed: Callable[[str], bool], x: torch.Tensor, y: torch.Tensor) -> list[Elementwise]:
+    """Return the claimed functions of elements whose results are real, and finite in float64 for x, for y, or for both.
+
+    A function of one tensor reads x if it can. Those that need numbers beside tensors are left out, and so are those
+    that a compiler calls or writes as long polynomials: they take half of its time.
+    """
+    found = []
+    for name in database.database():
+        info = database.find(name)
+        if not (is_a(info, "UnaryUfuncInfo") or is_a(info, "BinaryUfuncInfo")) or not claimed(name):
+            continue
+        if any(word in name for word in _LONG):
+            continue
+        reads = (_both,) if is_a(info, "BinaryUfuncInfo") else (_first, _second)
+        function = next((partial(read, info.op) for read in reads if _is_finite(read, info.op, x, y)), None)
+        if function is not None:
+            found.append((name, function))
+    return found
+
+
+def _first(function: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> Any:
+    return function(x)
+
+
+def _second(function: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> Any:
+    return function(y)
+
+
+def _both(function: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> Any:
+    return function(x, y)
+
+
+def _is_finite(read: Callable[..., Any], function: Any, x: torch.Tensor, y: torch.Tensor) -> bool:
+    try:
+        result = read(function, x.double(), y.double())
+    except Exception:  # it needs more arguments
+        return False
+    return isinstance(result, torch.Tensor) and not result.is_complex() and bool(result.isfinite().all())
 
 
 def subjects(

@@ -15,6 +15,7 @@ from conformance.numerics.nearness import Near, near
 from conformance.numerics.same import same_numbers
 from conformance.plan.case import case
 from conformance.suites.module_inject.models import LlamaLayer
+from conformance.suites.operator_claims import claims
 from conformance.suites.parameters import spread_constants
 
 from . import matrices, tables
@@ -341,6 +342,59 @@ def _check_elementwise(accelerator, declaration, check, device) -> None:
 
     for (what, *_), actual, wanted in zip(rows, found, all_of(left, right), strict=True):
         same_numbers(check, what, actual.cpu(), wanted)
+    _check_database(accelerator, declaration, check, device)
+
+
+def _check_database(accelerator, declaration, check, device) -> None:
+    """Check every function of elements of PyTorch's database in one graph: a compiler makes few kernels of them.
+
+    What the device gives uncompiled is right, too: how exact that is, other cases judge. A function that PyTorch's own
+    compiler has wrong on this host is left out.
+    """
+    from conformance.suites.operators.plan.catalogue import operators
+
+    from .joined import elementwise
+
+    known = {each.full_name: each.name for each in operators() if "float32" in each.dtypes}
+    order = torch.arange(81.0).view(9, 9) * 29 % 81
+    x, y = (order + 2) / 97, 1.1 + order / 45
+    rows = elementwise(lambda name: name in known and claims(declaration, known[name]), x, y)
+
+    def far(accelerator, device, rows):
+        """Return the rows that are far from both, with what is wrong."""
+        with plainly(accelerator) as compiled:
+            function = compiled(lambda *given: [run(*given) for _, run in rows], fullgraph=True)
+            found = function(x.to(device), y.to(device))
+        wrong = []
+        for row, actual in zip(rows, found, strict=True):
+            try:
+                _check_near_either(check, row, actual, (x, y), device)
+            except AssertionError as error:
+                wrong.append((row, str(error)))
+        return wrong
+
+    wrong = far(accelerator, device, rows) if rows else []
+    if wrong:
+        own = {name for (name, _), _ in far(Inductor, HOST, [row for row, _ in wrong])}
+        check.that(not (said := [text for (name, _), text in wrong if name not in own]), "\n".join(said))
+        check.metric("wrong in PyTorch's compiler on this host", ", ".join(sorted(own)))
+
+
+def _check_near_either(check, row, actual, given, device) -> None:
+    """Check a compiled result, by float64 on the host, or by what the device gives uncompiled."""
+    name, run = row
+    right = run(*(each.double() for each in given))
+    try:
+        _check_one(check, name, actual, right)
+    except AssertionError:
+        _check_one(check, f"{name}, uncompiled", actual, run(*(each.to(device) for each in given)).cpu())
+
+
+def _check_one(check, what, actual, right) -> None:
+    if right.is_floating_point():
+        near(check, what, actual, right.double(), Near.GRADIENTS)
+    else:
+        check.equal(actual.cpu(), right, what)
 
 
 def _check_functions(accelerator, declaration, check, device) -> None:
