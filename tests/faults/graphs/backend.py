@@ -23,13 +23,13 @@ def interpreted(look: Look) -> Iterator[None]:
 
     A compiler would take seconds for each graph. The nodes run out of sight of dispatch modes, as compiled code does.
     """
-    from torch._inductor import compile_fx
+    from torch._functorch import config as functorch
+    from torch._inductor import compile_fx, config
 
     usual = compile_fx.compile_fx
 
     def inner(module: GraphModule, inputs: Any, *_: Any, is_backward: bool = False, **__: Any) -> Any:
         runs = look(module, is_backward)
-        # Numbers of the run whose results a node may keep: each graph is a program of its own.
         interpreter = _Interpreter(module, runs)
 
         def run(given: list[Any]) -> list[Any]:
@@ -45,7 +45,9 @@ def interpreted(look: Look) -> Iterator[None]:
     torch._dynamo.reset()
     compile_fx.compile_fx = functools.partial(usual, inner_compile=inner)
     try:
-        yield
+        # A cache would give compiled code of the same graph.
+        with functorch.patch(enable_autograd_cache=False), config.patch(fx_graph_cache=False):
+            yield
     finally:
         compile_fx.compile_fx = usual
         torch._dynamo.reset()
