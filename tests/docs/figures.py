@@ -32,8 +32,9 @@ from .pages import DOCS, README, ROOT, table
 
 #: The published run of the CPU, which the README's terminal shows.
 RUN: Final = ROOT / "reports" / "published" / "runs" / "cpu.json.gz"
-_FAULT_FILES: Final = ("measured.json", "measured_conditions.json", "measured_pairs.json")
-#: Scores of generated faults: of kernels and derivatives, under conditions, and of time, state and collectives.
+_FAULT_FILES: Final = ("measured.json", "measured_conditions.json", "measured_graphs.json", "measured_pairs.json")
+#: Scores of generated faults: of kernels and derivatives, under conditions, of compiled code, and of time, state and
+#: collectives.
 MEASURED_FAULTS: Final = tuple(ROOT / "tests" / "faults" / name for name in _FAULT_FILES)
 WIDTH: Final = 86
 #: Areas in the README's terminal; the others are in reports/published/matrix.md.
