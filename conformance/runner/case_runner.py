@@ -287,11 +287,6 @@ class CaseRunner:
         checker = item.stash.get(CHECKER, Checker())
         observation = observe_body(error, checker, self.subject.accelerator, generated=_is_generated(item))
         verdict = judge(case, self.subject.declaration, observation, self.options.strictness)
-        if verdict.outcome is Outcome.FAIL:
-            # Imported here: it imports torch, which a run of cases that need none does not load.
-            from conformance.runner.refused_calls import attributed
-
-            verdict = attributed(verdict, observation, case, self.subject.declaration, lambda: self._again(item, case))
         if verdict.outcome is Outcome.FAIL and checker.on_failure is not None:
             checker.metrics.update(checker.on_failure())
         # They hold tensors, and the checker lives as long as the item.
@@ -299,6 +294,12 @@ class CaseRunner:
         metrics = {**verdict.metrics, **checker.metrics, **({"leaked": ",".join(leaked)} if leaked else {})}
         # Before the waivers: a waiver for the case's own failure must not excuse an unusable device.
         verdict = self._after_health_check(case, replace(verdict, metrics=metrics), checker.context_ended_by, error)
+        # A device that is unusable does not run a body once more.
+        if verdict.outcome is Outcome.FAIL and self._poisoned_by is None:
+            # Imported here: it imports torch, which a run of cases that need none does not load.
+            from conformance.runner.refused_calls import attributed
+
+            verdict = attributed(verdict, observation, case, self.subject.declaration, lambda: self._again(item, case))
         item.stash[VERDICT] = waive(verdict, case, self.subject.waivers)
         raise_outcome(item.stash[VERDICT], error)
 

@@ -92,12 +92,12 @@ def attributed(
     if not found or any(cell.subject in about for cells in found for cell in cells):
         return verdict
     if unclaimed is not None:
-        said = f"{observation.message}\nthe device does not claim {unclaimed}: other cases judge that"
+        said = f"{verdict.message}\nthe device does not claim {unclaimed}: other cases judge that"
         return skipped(Reason.ENVIRONMENT, said, **verdict.metrics)
     if len(found) > 1:
         return verdict
     subject = found[0][0].subject
-    said = f"{observation.message}\nit is raised by a call of {subject}"
+    said = f"{verdict.message}\nit is raised by a call of {subject}"
     return replace(verdict, message=said, metrics={**verdict.metrics, REFUSING: subject})
 
 

@@ -232,3 +232,28 @@ def test_a_late_refusal_ends_no_run_and_a_changed_default_is_named(tmp_path: Pat
     assert finished.verdicts["vendor.held_by_its_failure"] == ("fail", "raised"), finished.output
     assert finished.verdicts["vendor.next[2]"] == ("pass", "native")
     assert "changed this process: default_dtype from torch.float32 to torch.float64" in finished.output
+
+
+REFUSED_CALLS = """
+import torch
+from conformance.plan.case import case
+
+@case("vendor.unclaimed")
+def test_unclaimed(device):
+    torch.ones(3, device=device).to(torch.float8_e4m3fn).sin()
+
+@case("vendor.claimed")
+def test_claimed(device):
+    torch.linalg.inv(torch.zeros(2, 2, device=device))
+"""
+
+
+def test_a_call_that_raises_is_named_and_an_unclaimed_one_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_vendor.py").write_text(REFUSED_CALLS)
+
+    finished = run("--accelerator=cpu", "test_vendor.py", "-n0", cwd=tmp_path, name="cpu")
+
+    assert finished.verdicts["vendor.unclaimed"] == ("skip", "environment"), finished.output
+    assert "the device does not claim operators.sin[float8_e4m3fn-inference]" in finished.messages["vendor.unclaimed"]
+    assert finished.verdicts["vendor.claimed"] == ("fail", "raised"), finished.output
+    assert "it is raised by a call of operators.linalg.inv" in finished.messages["vendor.claimed"]
