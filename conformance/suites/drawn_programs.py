@@ -347,7 +347,7 @@ class _Draft:
         self._largest, self._dimensions = _LARGEST, _DIMENSIONS
 
     def program(self) -> Program | None:
-        """Draw inputs and steps; None if the first step that was wanted cannot be added, or gradients are not exact."""
+        """Draw inputs and steps; None if no step, or not the wanted one, can be added, or gradients are not exact."""
         shape = self._shape() if self._by_calls else self._chance.choice(_SHAPES)
         name = _name(self._dtype)
         for letter, form in (("a", shape), ("b", self._beside(shape)), ("c", self._beside(shape))):
@@ -365,6 +365,8 @@ class _Draft:
                 if len(wanted) == 1 and place < 2:
                     return None
                 self._draw(self._others, _TRIES)
+        if not self._steps:
+            return None
         results = [name for name in self._values if name[0] == "t" and (self._returns_all or name not in self._used)]
         found = Program(tuple(self._inputs), tuple(self._steps), tuple(results), tuple(self._needs), self._rounded)
         return found if not self._trained or _has_exact_gradients(found) else None

@@ -25,6 +25,11 @@ def test_steps_name_operators_that_a_device_can_claim() -> None:
     assert sorted(({step.operator for step in (*EXACT, *BY_CALLS, *ROUNDED, *LAYERS)} | BESIDE) - known) == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
+def test_a_device_that_claims_no_operator_in_a_dtype_has_no_program(dtype: torch.dtype) -> None:
+    assert programs(dtype, range(4), lambda *_: False) == []
+
+
 OF_KINDS = {"f": torch.float32, "i": torch.int64, "b": torch.bool}
 
 
