@@ -102,9 +102,12 @@ def serve() -> None:
 
 
 def _end(output: str) -> str:
-    """Return the last part of what a probe has printed: all of its answer, if it has one."""
-    mark = output.rfind(_MARK)
-    return output[-_MAX_OUTPUT:] if mark < 0 else output[min(mark, max(0, len(output) - _MAX_OUTPUT)) :]
+    """Return the answer that a probe has printed, or the last part of its output if there is none."""
+    return next(reversed(_answers(output)), output[-_MAX_OUTPUT:])
+
+
+def _answers(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith(_MARK)]
 
 
 def _build(name: str) -> None:
@@ -195,11 +198,11 @@ def read_answer(name: str, status: int | None, output: str, errors: str) -> Prob
         return Probe(name, LoadResult.HUNG, "loading it timed out")
     if status < 0:
         return Probe(name, LoadResult.CRASHED, f"loading it ended the process with {_signal_name(-status)}")
-    marked = [line.removeprefix(_MARK) for line in output.splitlines() if line.startswith(_MARK)]
+    marked = _answers(output)
     if not marked:
         last = (errors.strip().splitlines() or ["no message"])[-1][:_MAX_OUTPUT]
         return Probe(name, LoadResult.CRASHED, f"loading it ended the process with status {status}: {last}")
-    answer = json.loads(marked[-1])
+    answer = json.loads(marked[-1].removeprefix(_MARK))
     return Probe(name, LoadResult(answer["result"]), answer["text"])
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -348,8 +350,7 @@ def _check_elementwise(accelerator, declaration, check, device) -> None:
 def _check_database(accelerator, declaration, check, device) -> None:
     """Check every function of elements of PyTorch's database in one graph: a compiler makes few kernels of them.
 
-    What the device gives uncompiled is right, too: how exact that is, other cases judge. A function that PyTorch's own
-    compiler has wrong on this host is left out.
+    What the device gives uncompiled is right, too: how exact that is, other cases judge.
     """
     from conformance.suites.operators.plan.catalogue import operators
 
@@ -357,35 +358,26 @@ def _check_database(accelerator, declaration, check, device) -> None:
 
     known = {each.full_name: each.name for each in operators() if "float32" in each.dtypes}
     order = torch.arange(81.0).view(9, 9) * 29 % 81
-    x, y = (order + 2) / 97, 1.1 + order / 45
-    rows = elementwise(lambda name: name in known and claims(declaration, known[name]), x, y)
+    given = (order + 2) / 97, 1.1 + order / 45
+    rows = elementwise(lambda name: name in known and claims(declaration, known[name]), *given)
+    wrong = []
 
-    def far(accelerator, device, rows):
-        """Return the rows that are far from both, with what is wrong."""
-        with plainly(accelerator) as compiled:
-            function = compiled(lambda *given: [run(*given) for _, run in rows], fullgraph=True)
-            found = function(x.to(device), y.to(device))
-        wrong = []
-        for row, actual in zip(rows, found, strict=True):
-            try:
-                _check_near_either(check, row, actual, (x, y), device)
-            except AssertionError as error:
-                wrong.append((row, str(error)))
-        return wrong
+    def collected(check, row, *found) -> None:
+        try:
+            _check_near(check, row, *found)
+        except AssertionError as error:
+            wrong.append((row, error))
 
-    wrong = far(accelerator, device, rows) if rows else []
-    if wrong:
-        own = {name for (name, _), _ in far(Inductor, HOST, [row for row, _ in wrong])}
-        check.that(not (said := [text for (name, _), text in wrong if name not in own]), "\n".join(said))
-        check.metric("wrong in PyTorch's compiler on this host", ", ".join(sorted(own)))
+    if rows:
+        _check_rows(accelerator, check, device, rows, Compared(given, collected))
+    _raise_unless_torch_is_wrong(check, wrong, Compared(given, _check_near))
 
 
-def _check_near_either(check, row, actual, given, device) -> None:
-    """Check a compiled result, by float64 on the host, or by what the device gives uncompiled."""
+def _check_near(check, row, actual, given, device) -> None:
+    """Compare a compiled result with float64 on the host, and, if it is far, with what the device gives uncompiled."""
     name, run = row
-    right = run(*(each.double() for each in given))
     try:
-        _check_one(check, name, actual, right)
+        _check_one(check, name, actual, run(*(each.double() for each in given)))
     except AssertionError:
         _check_one(check, f"{name}, uncompiled", actual, run(*(each.to(device) for each in given)).cpu())
 
@@ -457,24 +449,43 @@ def _gradients(accelerator, declaration, device, table, given, losses, dtype):
             yield f"the gradient of {name} of {what}", actual.grad, wanted.grad
 
 
+class Compared(NamedTuple):
+    """Operands of functions in one graph, and how each result is compared: with the row, the operands, the device."""
+
+    given: Sequence[torch.Tensor]
+    compare: Callable[..., None]
+
+
+def _check_same(check, row, actual, given, device) -> None:
+    """Compare a compiled result with the host's uncompiled one, bit for bit but for the signs that are open."""
+    (what, run), actual = row, actual.cpu()
+    wanted = run(*given)
+    check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {what}")
+    same_numbers(check, what, actual, wanted, signed=what in tables.SIGNED)
+
+
 def _exact(declaration, table):
-    """Return name and function of the exact functions of a table that the device claims."""
-    chosen = [(name, run) for name, _, _, run in claimed(declaration, table, lambda: (tables.operands(),))]
-    _need_some(chosen)
-    return chosen
+    """Return name and function of the exact functions of a table that the device claims, and how they are compared."""
+    rows = claimed(declaration, table, lambda: (tables.operands(),))
+    _need_some(rows)
+    return [(name, partial(_of_operands, run)) for name, _, _, run in rows], Compared(tables.operands(), _check_same)
+
+
+def _of_operands(run, *operands):
+    return run(tables.Operands(*operands))
 
 
 def _check_exact(accelerator, declaration, check, device, table) -> None:
     """Check one graph of all exact functions of a table that the device claims."""
-    _check_rows(accelerator, check, device, _exact(declaration, table))
+    _check_rows(accelerator, check, device, *_exact(declaration, table))
 
 
-def _check_rows(accelerator, check, device, chosen) -> None:
+def _check_rows(accelerator, check, device, chosen, compared) -> None:
     """Check functions in one graph; if that is refused, in two: a host's compiler may end in a large kernel."""
-    given = tables.operands()
+    given, compare = compared
 
     def all_of(*operands):
-        return [run(tables.Operands(*operands)) for _, run in chosen]
+        return [run(*operands) for _, run in chosen]
 
     try:
         with plainly(accelerator) as compiled:
@@ -485,26 +496,35 @@ def _check_rows(accelerator, check, device, chosen) -> None:
         check.metric("refused in one graph", f"{len(chosen)} functions")
         for half in (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]):
             try:
-                _check_rows(accelerator, check, device, half)
+                _check_rows(accelerator, check, device, half, compared)
             except AssertionError:
-                if not _is_torch_wrong(check, half):
+                if not _is_torch_wrong(check, half, compared):
                     raise
                 check.metric("wrong in PyTorch's compiler on this host", f"{len(half)} functions in one graph")
         return
 
-    for (what, _), actual, wanted in zip(chosen, found, all_of(*given), strict=True):
-        actual = actual.cpu()
-        check.equal((actual.dtype, actual.shape), (wanted.dtype, wanted.shape), f"dtype and shape of {what}")
-        same_numbers(check, what, actual, wanted, signed=what in tables.SIGNED)
+    for row, actual in zip(chosen, found, strict=True):
+        compare(check, row, actual, given, device)
 
 
-def _is_torch_wrong(check, chosen) -> bool:
+def _is_torch_wrong(check, chosen, compared) -> bool:
     """Return whether PyTorch's own compiler is wrong on this host for these functions in one graph, or refuses it."""
     try:
-        _check_rows(Inductor, check, HOST, chosen)
+        _check_rows(Inductor, check, HOST, chosen, compared)
     except (AssertionError, RuntimeError):
         return True
     return False
+
+
+def _raise_unless_torch_is_wrong(check, wrong, compared) -> None:
+    """Raise the first error of rows with their errors that PyTorch's own compiler does not have on this host."""
+    excused = []
+    for row, error in wrong:
+        if not _is_torch_wrong(check, [row], compared):
+            raise error
+        excused.append(row[0])
+    if excused:
+        check.metric("wrong in PyTorch's compiler on this host", ", ".join(excused))
 
 
 def _check_unless_torch_is_wrong(accelerator, declaration, check, device, table) -> None:
@@ -512,20 +532,17 @@ def _check_unless_torch_is_wrong(accelerator, declaration, check, device, table)
 
     What PyTorch's own compiler has wrong on this host is no fault of a device.
     """
-    chosen = _exact(declaration, table)
+    chosen, compared = _exact(declaration, table)
     with contextlib.suppress(AssertionError, RuntimeError):
-        _check_rows(accelerator, check, device, chosen)
+        _check_rows(accelerator, check, device, chosen, compared)
         return
-    excused = []
+    wrong = []
     for row in chosen:
         try:
-            _check_rows(accelerator, check, device, [row])
-        except (AssertionError, RuntimeError):
-            if not _is_torch_wrong(check, [row]):
-                raise
-            excused.append(row[0])
-    if excused:
-        check.metric("wrong in PyTorch's compiler on this host", ", ".join(excused))
+            _check_rows(accelerator, check, device, [row], compared)
+        except (AssertionError, RuntimeError) as error:
+            wrong.append((row, error))
+    _raise_unless_torch_is_wrong(check, wrong, compared)
 
 
 #: What is compiled by itself, by the name of its case: each is a graph or a few.
