@@ -70,11 +70,16 @@ def _span(tensor: torch.Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the memory of a tensor read as if it were contiguous."""
+    return tensor.as_strided(tensor.shape, _contiguous_strides(tensor.shape), tensor.storage_offset())
+
+
 def _without_strides(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return what a kernel reads that takes the memory for contiguous."""
     if tensor.is_contiguous() or tensor.numel() < 2 or 0 in tensor.stride() or _span(tensor) < tensor.numel():
         return None
-    return tensor.as_strided(tensor.shape, _contiguous_strides(tensor.shape), tensor.storage_offset())
+    return in_order(tensor)
 
 
 def _without_offset(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -100,7 +105,7 @@ def _without_channels_last(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return what a kernel reads that takes channels-last memory for contiguous."""
     if tensor.dim() != 4 or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
         return None
-    return tensor.as_strided(tensor.shape, _contiguous_strides(tensor.shape), tensor.storage_offset())
+    return in_order(tensor)
 
 
 def _without_scalars(tensor: torch.Tensor) -> torch.Tensor | None:

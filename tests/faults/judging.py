@@ -329,3 +329,50 @@ def _runs(cases: Sequence[str]) -> list[tuple[str, bool]]:
 def in_order(results: Sequence[Judged]) -> Iterator[Judged]:
     """Yield survivors first by family and kind."""
     yield from sorted(results, key=lambda item: str(item.fault))
+
+
+#: Whether a case is red, its reason, and how often the fault acted in it.
+Outcome = tuple[bool, str, int]
+
+
+def until_red(
+    cases: Iterable[str],
+    once: Callable[[str], Outcome],
+    send: forks.Send,
+    *,
+    seconds: tuple[float, float],
+    patience: float = 10,
+) -> None:
+    """Run cases and send their outcomes until one is red in which the fault acted. Another is red for another reason.
+
+    ``seconds`` are those of processor time for one case and for all.
+    """
+    started = time.process_time()
+    for case in cases:
+        if time.process_time() - started > seconds[1]:
+            break
+        send(("begin", case))
+        forks.limit(seconds[0], patience)
+        red, reason, acted = once(case)
+        forks.limit(0)
+        red = red and acted > 0
+        send(("end", case, red, reason, acted))
+        if red:
+            return
+
+
+def ended(fault: Fault, shown: Shown, copy: forks.Copy[Any]) -> Judged:
+    """Return what came of a live fault in a copy that ran ``until_red``. A case in which it ended has killed it."""
+    begun, by, reason, ran, acted = "", "", "", 0, 0
+    for kind, case, *what in copy.messages:
+        if kind == "begin":
+            begun = case
+        else:
+            begun, ran, acted = "", ran + 1, acted + what[2]
+            by, reason = (case, what[1]) if what[0] else ("", "")
+    if copy.error:
+        return Judged(fault, End.TOLERATED, shown, True, "", copy.error[-200:], ran, acted, ran)
+    if begun:  # the copy died in it
+        by, reason = begun, f"crash or hang ({copy.status})"
+    end = End.KILLED if by else End.TOLERATED if acted else End.UNEXERCISED
+    return Judged(fault, end, shown, True, by, reason, ran, acted, ran, by_standard=by in standard_ids())

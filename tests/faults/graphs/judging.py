@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import torch
 
 from conformance.accelerators.capabilities import COMPILE
-from conformance.reports.standard import standard_ids
 from conformance.reports.verdict import Reason, Verdict
 from conformance.suites.operators.calls import database
 from tests.defects import bench
 from tests.faults import forks, liveness
 from tests.faults.fault import Fault
-from tests.faults.judging import End, Judged
+from tests.faults.judging import End, Judged, Outcome, ended, standard_first, until_red
 from tests.faults.liveness import Shown
 
 from . import programs
@@ -184,45 +182,25 @@ def is_wrong(verdict: Verdict) -> bool:
 
 def _cases(fault: Fault, met: dict[str, list[Seen]]) -> list[str]:
     """Return the cases with a node that meets a fault, those of the profile ``standard`` first."""
-    chosen = [case for case, nodes in met.items() if any(meets(fault, node) for node in nodes)]
-    return sorted(chosen, key=lambda case: case not in standard_ids())
+    return standard_first(case for case, nodes in met.items() if any(meets(fault, node) for node in nodes))
 
 
 def _judge(task: tuple[_Drawn, Sequence[str]], send: forks.Send) -> None:
-    (known, cases), place, started = task, bench.Bench(), time.process_time()
-    for case in cases:
-        if time.process_time() - started > _ALL:
-            break
-        send(("begin", case))
+    (known, cases), place = task, bench.Bench()
+
+    def once(case: str) -> Outcome:
         broken = Broken((known.fault.kind, known.fault.detail))
-        forks.limit(_CASE)
         with watching(partial(breaking, known.fault, broken)):
             verdict = place.run(case)
-        forks.limit(0)
-        red = broken.count > 0 and is_wrong(verdict)
-        send(("end", case, red, verdict.reason.value, broken.count))
-        if red:
-            return
+        return is_wrong(verdict), verdict.reason.value, broken.count
+
+    until_red(cases, once, send, seconds=(_CASE, _ALL))
 
 
 def _result(copy: forks.Copy[tuple[_Drawn, Sequence[str]]]) -> Judged:
-    """Return what came of the cases. A case in which the copy ended has killed the fault."""
     known, cases = copy.task
-    by, reason, ran, hits, begun = "", "", 0, 0, ""
-    for kind, case, *what in copy.messages:
-        if kind == "begin":
-            begun = case
-            continue
-        begun, ran, hits = "", ran + 1, hits + what[2]
-        by, reason = (case, what[1]) if what[0] else ("", "")
-    if begun and not copy.error:
-        by, reason = begun, f"crash or hang ({copy.status})"
-    end = End.KILLED if by else End.TOLERATED if hits else End.UNEXERCISED if cases else End.UNREACHED
-    shown = Shown(True, known.program)
-    return Judged(
-        known.fault, end, shown, bool(cases), by, reason or copy.error[-200:], ran, hits, len(cases),
-        by_standard=by in standard_ids(),
-    )  # fmt: skip
+    found = ended(known.fault, Shown(True, known.program), copy)
+    return found if cases else replace(found, end=End.UNREACHED, reached=False)
 
 
 def _unproven(known: _Drawn) -> Judged:

@@ -10,6 +10,10 @@ from typing import Any, Final
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_aggregate
+
+from conformance.numerics.trees import leaves, tensors
+from tests.faults.inputs import in_order
 
 #: A kind of effect, and its parameter.
 Effect = tuple[str, str]
@@ -36,10 +40,10 @@ def seen(node: Node, *, is_backward: bool) -> Seen | None:
     """Return what is known of a node that makes tensors; None for another one."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return None
-    results = tensors_of(node.meta.get("val"))
+    results = tensors(node.meta.get("val"))
     if not results:
         return None
-    operands = [(place, each) for place, each in enumerate(_operands(node)) if tensors_of(each.meta.get("val"))]
+    operands = [(place, each) for place, each in enumerate(_operands(node)) if tensors(each.meta.get("val"))]
     return Seen(
         name_of(node),
         frozenset(_facts(node, operands, results, is_backward=is_backward)),
@@ -53,27 +57,13 @@ def name_of(node: Node) -> str:
 
 
 def _operands(node: Node) -> list[Node]:
-    return [each for each in _leaves((node.args, node.kwargs)) if isinstance(each, Node)]
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _leaves(each)
-    else:
-        yield value
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    return [each for each in _leaves(value) if isinstance(each, torch.Tensor)]
+    return [each for each in leaves((node.args, node.kwargs)) if isinstance(each, Node)]
 
 
 def _facts(
     node: Node, operands: Sequence[tuple[int, Node]], results: Sequence[torch.Tensor], *, is_backward: bool
 ) -> Iterator[str]:
-    yield from _facts_of_sizes(results[0], [tensors_of(each.meta["val"])[0] for _, each in operands])
+    yield from _facts_of_sizes(results[0], [tensors(each.meta["val"])[0] for _, each in operands])
     yield from _facts_of_operands(operands, results[0].dtype)
     users = list(node.users)
     yield from (f"result into {name_of(user)}" for user in users if user.op == "call_function")
@@ -106,7 +96,7 @@ def _facts_of_sizes(first: torch.Tensor, given: Sequence[torch.Tensor]) -> Itera
 
 def _facts_of_operands(operands: Sequence[tuple[int, Node]], dtype: torch.dtype) -> Iterator[str]:
     for place, each in operands:
-        value = tensors_of(each.meta["val"])[0]
+        value = tensors(each.meta["val"])[0]
         if value.dtype != dtype:
             yield f"operand {place} of {_word(value.dtype)}"
         yield f"operand {place} is an input" if each.op == "placeholder" else f"operand {place} from {name_of(each)}"
@@ -166,7 +156,7 @@ def _effects_on_the_result(first: torch.Tensor) -> Iterator[Effect]:
 
 
 def _effects_on_operands(operands: Sequence[tuple[int, Node]]) -> Iterator[Effect]:
-    known = [(place, each, tensors_of(each.meta["val"])[0]) for place, each in operands]
+    known = [(place, each, tensors(each.meta["val"])[0]) for place, each in operands]
     for place, _, value in known:
         if _layout(value) in ("permuted", "with gaps"):
             yield "strides ignored", str(place)
@@ -184,7 +174,7 @@ def _not_default(node: Node) -> Iterator[str]:
             given = (
                 node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
             )
-            if not isinstance(given, Node) and list(_leaves(given)) != list(_leaves(argument.default_value)):
+            if not isinstance(given, Node) and leaves(given) != leaves(argument.default_value):
                 yield argument.name
 
 
@@ -219,15 +209,15 @@ class Broken:
                     kwargs = {key: value for key, value in kwargs.items() if key != detail}
         elif kind == "operands exchanged":
             one, two = map(int, detail.split())
-            tensors = tensors_of((args, kwargs))
-            args, kwargs = _replaced((args, kwargs), {one: tensors[two], two: tensors[one]})
+            given = tensors((args, kwargs))
+            args, kwargs = _replaced((args, kwargs), {one: given[two], two: given[one]})
         elif kind in ("strides ignored", "operand narrow"):
-            change = _in_order if kind == "strides ignored" else _narrow
-            args, kwargs = _replaced((args, kwargs), {int(detail): change(tensors_of((args, kwargs))[int(detail)])})
+            change = in_order if kind == "strides ignored" else _narrow
+            args, kwargs = _replaced((args, kwargs), {int(detail): change(tensors((args, kwargs))[int(detail)])})
         elif kind == "negative place":
             places = {
                 number: each.clamp(min=0)
-                for number, each in enumerate(tensors_of((args, kwargs)))
+                for number, each in enumerate(tensors((args, kwargs)))
                 if each.dtype in (torch.int64, torch.int32) and number
             }
             args, kwargs = _replaced((args, kwargs), places)
@@ -235,22 +225,14 @@ class Broken:
 
 
 def _replaced(value: Any, others: dict[int, torch.Tensor]) -> Any:
-    numbers = iter(range(1 << 16))
-
-    def change(leaf: Any) -> Any:
-        if isinstance(leaf, (tuple, list)):
-            return type(leaf)([change(each) for each in leaf])
-        if isinstance(leaf, dict):
-            return {key: change(each) for key, each in leaf.items()}
-        return others.get(next(numbers), leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-    return change(value)
+    """Return arguments with others in the place of tensors, by the numbers of these."""
+    numbers = itertools.count()
+    return over_all(value, lambda tensor: others.get(next(numbers), tensor))
 
 
-def _in_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a tensor read as if it were contiguous."""
-    step = [math.prod(tensor.shape[dim + 1 :]) for dim in range(tensor.dim())]
-    return tensor.as_strided(tensor.shape, step, tensor.storage_offset())
+def over_all(found: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a structure with ``change`` applied to all of its tensors."""
+    return map_aggregate(found, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _narrow(tensor: torch.Tensor) -> torch.Tensor:
@@ -263,7 +245,7 @@ def _copies(found: Any) -> Any:
 
 
 def _forms(found: Any) -> Any:
-    return [(each.shape, each.dtype) for each in tensors_of(found)]
+    return [(each.shape, each.dtype) for each in tensors(found)]
 
 
 def _exchanged(found: Any) -> Any:
@@ -274,12 +256,6 @@ def _exchanged(found: Any) -> Any:
             parts[number : number + 2] = two.to(one.dtype), one.to(two.dtype)
             break
     return type(found)(parts)
-
-
-def over_all(found: Any, change: Any) -> Any:
-    if isinstance(found, torch.Tensor):
-        return change(found)
-    return type(found)([over_all(each, change) for each in found]) if isinstance(found, (tuple, list)) else found
 
 
 def _over_first(found: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

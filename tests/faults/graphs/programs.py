@@ -15,9 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch.testing import make_tensor
 
+from conformance.numerics.trees import tensors
 from conformance.suites.operators.calls import database
+from tests.faults.values import strided
 
-from .nodes import over_all, tensors_of
+from .nodes import over_all
 
 #: Dtypes of programs; some are drawn more often.
 _DTYPES: Final = (
@@ -96,11 +98,11 @@ class Program:
         function, found = wrap(self.function), []
         for change in (lambda tensor: tensor, _others):
             given = over_all(self.arguments, lambda leaf, change=change: change(leaf).to(device))
-            leaves = [each for each in tensors_of(given) if self.trained and each.is_floating_point()]
+            leaves = [each for each in tensors(given) if self.trained and each.is_floating_point()]
             for leaf in leaves:
                 leaf.requires_grad_()
             torch.manual_seed(3)
-            made = tensors_of(function(*given))
+            made = tensors(function(*given))
             found += [each.detach() for each in made]
             ends = [each for each in made if each.requires_grad]
             if leaves and ends:
@@ -139,7 +141,7 @@ def draw(chance: random.Random, names: Sequence[str]) -> Program | None:
         given = (sample.input, *sample.args), sample.kwargs
     arguments, options = given
     layout = chance.choice(("", "", "permuted", "with gaps", "special"))
-    tensors = over_all(tuple(arguments), lambda leaf: _laid(leaf.detach(), layout))
+    laid = over_all(tuple(arguments), lambda leaf: _laid(leaf.detach(), layout))
     before = chance.choice(list(_BEFORE)) if chance.random() < 0.7 else ""
     behind = [chance.choice(list(_BEHIND)) if chance.random() < 0.8 else "" for _ in "ab"]
 
@@ -149,7 +151,7 @@ def draw(chance: random.Random, names: Sequence[str]) -> Program | None:
         return [over_all(_listed(found), _BEHIND[each]) for each in dict.fromkeys(behind)]
 
     name = f"{info.full_name} {dtype} {layout} [{before}] [{', '.join(behind)}]{' trained' * trained}"
-    return Program(name, function, tensors, trained)
+    return Program(name, function, laid, trained)
 
 
 def _listed(found: Any) -> Any:
@@ -178,9 +180,7 @@ def _laid(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     if layout == "permuted" and tensor.dim() > 1:
         return tensor.transpose(0, -1).contiguous().transpose(0, -1)
     if layout == "with gaps":
-        wide = torch.ones(*tensor.shape[:-1], tensor.shape[-1] * 2, dtype=tensor.dtype)
-        wide[..., 1::2] = tensor
-        return wide[..., 1::2]
+        return strided(tensor)
     if layout == "special" and tensor.is_floating_point():
         tensor = tensor.clone(memory_format=torch.contiguous_format)
         flat = tensor.view(-1)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from conformance.reports.standard import standard_ids
 from tests.defects import bench
 from tests.faults import forks
-from tests.faults.judging import End, Judged, standard_first
+from tests.faults.judging import End, Judged, Outcome, ended, standard_first, until_red
 from tests.faults.liveness import Shown
 
 from .pair import MEMBER_CALLS, Pair, hits
@@ -38,7 +36,7 @@ def judged(pairs: Sequence[Pair], processes: int, say: Callable[[str], None]) ->
     say(f"{sum(shown.values())} of {len(pairs)} are live")
     results = [Judged(pair.fault, End.UNPROVEN, Shown(False), True) for pair in pairs if not shown[pair.fault]]
     for copy in forks.run([pair for pair in pairs if shown[pair.fault]], _judge, processes):
-        result = _result(copy)
+        result = ended(copy.task.fault, Shown(True, "a direct call"), copy)
         results.append(result)
         say(f"{len(results)} of {len(pairs)}  {result.fault}: {result.end.value} {result.by}")
     return sorted(results, key=lambda result: order[result.fault])
@@ -58,43 +56,18 @@ def _is_live(copy: forks.Copy[Pair]) -> bool:
 
 
 def _judge(pair: Pair, send: forks.Send) -> None:
-    place, started = bench.Bench(), time.process_time()
-    for case in subjects(pair):
-        if time.process_time() - started > _ALL:
-            break
-        send(("begin", case))
-        forks.limit(_CASE, _PATIENCE)
+    place = bench.Bench()
+
+    def once(case: str) -> Outcome:
         before = MEMBER_CALLS[0]
         with pair.armed():
             verdict = place.run(case)
             acted = hits() - before
-        forks.limit(0)
-        # A case in which the fault did not act is red for another reason.
-        red = acted > 0 and bench.is_red(verdict)
-        send(("end", case, red, verdict.reason.value, acted))
-        if red:
-            return
+        return bench.is_red(verdict), verdict.reason.value, acted
+
+    until_red(subjects(pair), once, send, seconds=(_CASE, _ALL), patience=_PATIENCE)
 
 
 def _observed(pair: Pair) -> Any:
     torch.manual_seed(7)
     return pair.part.probe()
-
-
-def _result(copy: forks.Copy[Pair]) -> Judged:
-    """Return what came of the cases. A case in which the copy ended has killed the fault."""
-    pair, begun, red, reason, ran, acted = copy.task, "", "", "", 0, 0
-    for kind, *what in copy.messages:
-        if kind == "begin":
-            begun = what[0]
-        else:
-            begun, ran, acted = "", ran + 1, acted + what[3]
-            red, reason = (what[0], what[2]) if what[1] else ("", "")
-    shown = Shown(True, "a direct call")
-    if copy.error:
-        return Judged(pair.fault, End.TOLERATED, shown, True, "", copy.error[-200:], ran, acted, ran)
-    if begun:  # the copy died in it
-        red, reason = begun, f"crash or hang ({copy.status})"
-    end = End.KILLED if red else End.TOLERATED if acted else End.UNEXERCISED
-    # These cases are the same in every profile.
-    return Judged(pair.fault, end, shown, True, red, reason, ran, acted, ran, by_standard=red in standard_ids())
