@@ -34,6 +34,16 @@ class Acme:
 
     current_device_name = device_name
 """
+NO_KERNEL = """
+class Acme:
+    def device_count(self):
+        return 1
+
+    def device_name(self, index=None):
+        raise NotImplementedError("no kernel for ones, " + "and none for what follows " * 400)
+
+    current_device_name = device_name
+"""
 FULL = """
 import errno, os, pytest
 
@@ -154,6 +164,19 @@ def test_doctor_makes_a_tensor_before_it_calls_a_device_usable(
 
     assert main(["doctor", "tensorless:Acme"]) == 1
     assert "broken: it finds 1 device, and cannot make a tensor of one number" in capsys.readouterr().out
+
+
+def test_doctor_tells_an_error_of_many_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kernelless.py").write_text(NO_KERNEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    assert main(["doctor", "kernelless:Acme"]) == 1
+    said = capsys.readouterr().out
+    assert "NotImplementedError: no kernel for ones" in said
+    assert "no message" not in said
 
 
 def test_the_package_has_a_version_and_can_be_run() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from conformance.accelerators.declaration_file import parse_declaration
 from conformance.cli.main import main
+from conformance.reports.calls import REFUSING
 from conformance.reports.declaration.corrections import correct
 from conformance.reports.report_json import to_json
 from conformance.reports.verdict import Reason, Verdict, failed, passed, skipped
@@ -223,6 +224,21 @@ def test_a_workload_that_no_probe_covers_is_withdrawn_by_its_own_case(suggest: A
 
     assert claims_in(out)["workloads.gpt[bfloat16-training]"] == ("unsupported", "not-yet")
     assert claims_in(out)["workloads.*[bfloat16-training]"] == ("supported", "native")
+
+
+def test_a_refused_operator_withdraws_nothing_else(suggest: Any) -> None:
+    out = suggest(
+        {"ranges": YES, "operators.add[float32-inference]": YES},
+        (probe("ranges"), failed(Reason.RAISED, "mul supports float32 only", **{REFUSING: "operators.mul"})),
+        (
+            check("accelerator.laws.printed", "operators.add[float32-inference]"),
+            failed(Reason.OVER_DECLARED, "no view"),
+        ),
+    )
+
+    assert out.startswith("Nothing to correct")
+    assert "#   capabilities.ranges: raised: mul supports float32 only" in out
+    assert "#   accelerator.laws.printed: over-declared: no view" in out
 
 
 def test_what_a_report_quotes_cannot_leave_its_comment_or_its_string(suggest: Any) -> None:

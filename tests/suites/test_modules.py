@@ -277,6 +277,24 @@ def test_nan_that_a_fused_cell_loses_in_16_bits_is_seen(monkeypatch, dtype):
     assert "NaN at the start of weight_ih" in judged("LSTMCell", dtype=dtype)
 
 
+def test_nan_that_only_the_host_spreads_in_16_bits_is_not_due(monkeypatch):
+    host_run, spread = checking.host_run, []
+
+    def spreading(module, call, device, dtype, training):
+        found = host_run(module, call, device, dtype, training)
+        for value in (*found.results.values(), *found.gradients.values()):
+            if dtype is torch.bfloat16 and value is not None and value.isnan().any():
+                spread.append(int((~value.isnan()).sum()))
+                value.fill_(torch.nan)
+        return found
+
+    monkeypatch.setattr(checking, "run", host_run)
+    monkeypatch.setattr(checking, "host_run", spreading)
+
+    assert judged("GRU", dtype=torch.bfloat16) == ""
+    assert any(spread)
+
+
 class _TwoUnits(TorchDispatchMode):
     """A tanh that is off by two units in the last place, as CUDA's may be."""
 

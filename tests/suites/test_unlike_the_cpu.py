@@ -874,3 +874,21 @@ def test_a_refused_call_may_have_more_errors_in_the_queue(monkeypatch: pytest.Mo
 def test_one_number_may_be_exact_by_chance(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An expanded input is one number; where the host rounds it right, the next device still may round it wrong."""
     with_habit(monkeypatch, sums_in_any_order(), f"{name}[float32-{mode}]")
+
+
+def test_a_device_may_refuse_to_write_one_place_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schema marks running_mean and running_var as written, though the call writes neither here."""
+    laid = 0
+
+    def execute(function: Any, sample: Call, **extra: Any) -> Any:
+        nonlocal laid
+        for each in sample.args[2:4]:
+            if isinstance(each, torch.Tensor):
+                laid += not each.is_contiguous()
+                assert 0 not in each.stride() or each.numel() < 2, "an argument that may be written is expanded"
+        return call(function, sample, **extra)
+
+    monkeypatch.setattr(execution, "execute", execute)
+    run("operators._native_batch_norm_legit[float32-inference]")
+
+    assert laid
