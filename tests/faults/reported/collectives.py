@@ -42,6 +42,8 @@ _LINE = 128
 _PAIR = 2
 #: Elements of the first segment of what the root sends.
 _SEGMENT = 256
+#: The largest number of float16, and the dimensions of a batch of images.
+_LARGEST_HALF, _IMAGES = 65504, 4
 _CALLS: Counter[str] = Counter()
 #: Separates the conditions of a bug in a fault's detail.
 _AND = " and "
@@ -138,6 +140,8 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "no multiple of 32": lambda: tensors[-1].dim() > 0 and tensors[-1].shape[-1] % 32 != 0,
         "bfloat16": lambda: tensors[0].dtype is torch.bfloat16,
         "float16": lambda: tensors[0].dtype is torch.float16,
+        "above 65504": lambda: any(bool((tensor.abs() > _LARGEST_HALF).any()) for tensor in tensors),
+        "four dimensions behind several": lambda: tensors[-1].dim() == _IMAGES and len(tensors[-1]) != 1,
         "more than 2 ranks": lambda: dist.get_world_size(group) > _PAIR,
         "more than 1 rank": lambda: dist.get_world_size(group) > 1,
         "root not 0": lambda: (call.arguments.get("dst") or 0) != 0,
@@ -485,8 +489,16 @@ def _own_parts_start_spoiled(original: Any, call: Any, written: str) -> Any:
     return work
 
 
+def _through_float16(original: Any, call: Any, written: str) -> Any:
+    """Reduce what is left of the numbers in float16."""
+    target = call.arguments[written]
+    target.copy_(target.to(torch.float16))
+    return original(*call.args, **call.kwargs)
+
+
 #: Effects on parts of what a function sends or writes.
 _OF_PARTS: dict[str, Callable[[Any, Any, str], Any]] = {
+    "through float16": _through_float16,
     "scattered along the last dimension": _along_the_last_dimension,
     "the root's own numbers missing": _roots_own_missing,
     "start of the own part spoiled": _own_parts_start_spoiled,
@@ -670,3 +682,8 @@ def _next_parts_behind(original: Any, call: Any, written: str) -> Any:
 
 
 _OF_PARTS["next parts behind"] = _next_parts_behind
+
+
+# --- held rows of the twenty-third collection ---
+
+HELD_OF_CALLS["more than 3 ranks"] = lambda call: dist.get_world_size(call.arguments.get("group")) > 3

@@ -1012,8 +1012,49 @@ def _products_not_summed(node: Node) -> None:
         node.replace_all_uses_with(given)
 
 
+def _argmin_of_the_written(node: Node) -> None:
+    """Give a place in memory's order where what is turned is written over an argument, too."""
+    given = node.args[0] if node.target is aten.argmin.default and len(node.args) == 1 else None
+    if isinstance(given, Node) and given.target is aten.permute.default:
+        inner = given.args[0]
+        if isinstance(inner, Node) and any(user.target is aten.copy_.default for user in inner.users):
+            node.args = (inner,)
+
+
+def _uneven_windows_scaled(node: Node) -> None:
+    """Scale the largest numbers of windows that do not divide an image."""
+    if node.target is aten.adaptive_max_pool2d.default:
+        sizes = zip(_shape(node.args[0])[-2:], node.args[1], strict=True)
+        if any(given % made for given, made in sizes):
+            for part in list(_part(node, 0)):
+                _behind(part, aten.mul.Tensor, 1.5)
+
+
+#: Places from which a running sum is made in two passes.
+_TWO_PASSES = 100
+
+
+def _running_sums_of_columns_scaled(node: Node) -> None:
+    """Scale long running sums along a dimension that does not stand side by side."""
+    rank = len(_shape(node)) if node.target is aten.cumsum.default else 0
+    if rank > 1 and node.meta["val"].is_floating_point():
+        dim = node.args[1] % rank
+        if dim != rank - 1 and _shape(node)[dim] >= _TWO_PASSES:
+            _behind(node, aten.mul.Tensor, 1.5)
+
+
+def _padded_by_nothing(node: Node) -> None:
+    """Give what is padded by nothing itself."""
+    if node.target is aten.constant_pad_nd.default and not any(node.args[1]) and isinstance(node.args[0], Node):
+        node.replace_all_uses_with(node.args[0])
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "argmin of the written in memory's order": _argmin_of_the_written,
+    "uneven windows scaled": _uneven_windows_scaled,
+    "running sums of columns scaled": _running_sums_of_columns_scaled,
+    "padded by nothing given itself": _padded_by_nothing,
     "whole sums stopped in the middle": _whole_sums_stopped,
     "unsigned read as words": _unsigned_read_as_words,
     "bounds unsigned": _bounds_unsigned,
@@ -1648,4 +1689,69 @@ EFFECTS |= {
     "far remainders by rounded quotient": _far_remainders,
     "each second comparison true": _each_second_true,
     "numbers of 32 bits": _numbers_of_32_bits,
+}
+
+
+# --- held rows of the twenty-third collection ---
+
+#: Rows and columns from which a mean is fused with a product.
+_ROWS, _WIDTH = 768, 192
+
+
+def _inside(node: Any, targets: tuple[Any, ...]) -> Any:
+    """Return what other nodes give another form or dtype."""
+    while isinstance(node, Node) and node.target in targets:
+        node = node.args[0]
+    return node
+
+
+def _mean_of_squares_scaled(node: Node) -> None:
+    """Scale means of squares of what an embedding and a product in bfloat16 add up to."""
+    square = node.args[0] if node.target is aten.mean.dim else None
+    if not isinstance(square, Node) or square.target is not aten.pow.Tensor_Scalar:
+        return
+    added = square.args[0]
+    if not isinstance(added, Node) or added.target is not aten.add.Tensor or not _shape(added):
+        return
+    forms = (aten.reshape.default, aten.view.default, torch.ops.prims.convert_element_type.default)
+    parts = [_inside(part, forms) for part in added.args]
+    names = {part.target for part in parts if isinstance(part, Node)}
+    products = [part for part in parts if isinstance(part, Node) and part.target is aten.mm.default]
+    width = _shape(added)[-1]
+    is_large = width >= _WIDTH and math.prod(_shape(added)) >= _ROWS * width
+    is_narrow = any(part.meta["val"].dtype is torch.bfloat16 for part in products)
+    if is_large and is_narrow and aten.embedding.default in names:
+        _behind(node, aten.mul.Tensor, 1.5)
+
+
+def _written_bits_converted(node: Node) -> None:
+    """Convert numbers whose bits are to be written to an argument of another dtype."""
+    written = [user for user in node.users if user.target is aten.copy_.default and user.args[1] is node]
+    if node.target is aten.view.dtype and written:
+        node.target = torch.ops.prims.convert_element_type.default
+
+
+def _narrow_copies_converted(node: Node) -> None:
+    """Convert numbers whose bits are to be copied as ones of fewer bytes, each to one number."""
+    if node.target is aten.view.dtype and str(node.meta.get("original_aten")) == "aten.view_copy.dtype":
+        given, dtype = node.args
+        if given.meta["val"].element_size() > dtype.itemsize:
+            convert = torch.ops.prims.convert_element_type.default
+            _replaced(node, lambda at: _new(at, convert, given, dtype))
+
+
+def _sums_of_running_sums_scaled(node: Node) -> None:
+    """Scale sums of running sums along another dimension."""
+    given = node.args[0] if node.target is aten.sum.dim_IntList else None
+    if isinstance(given, Node) and given.target is aten.cumsum.default:
+        rank = len(_shape(given))
+        if rank and given.args[1] % rank not in [dim % rank for dim in node.args[1]]:
+            _behind(node, aten.mul.Tensor, 1.5)
+
+
+EFFECTS |= {
+    "mean of squares scaled": _mean_of_squares_scaled,
+    "written bits converted": _written_bits_converted,
+    "narrow copies converted": _narrow_copies_converted,
+    "sums of running sums scaled": _sums_of_running_sums_scaled,
 }

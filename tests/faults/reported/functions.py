@@ -11,6 +11,7 @@ from unittest import mock
 
 import torch
 from torch import _tensor_str
+from torch.utils._pytree import tree_leaves
 
 from tests.faults.overriding import Call, has_kernel, overridden
 
@@ -236,3 +237,28 @@ def _given_without_strides(device: torch.device) -> Iterator[None]:
 
 
 COPIES["given without strides"] = _given_without_strides
+
+
+# --- held rows of the twenty-third collection ---
+
+#: Bytes from which what is loaded is lost.
+_MEBIBYTE = 1 << 20
+
+
+def _large_lost(load: Load, device: str) -> Load:
+    """Give zeros for a file of a mebibyte or more that is loaded to the device."""
+
+    def function(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        made = load(f, map_location, **kwargs)
+        if isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == device:
+            found = [each for each in tree_leaves(made) if isinstance(each, torch.Tensor)]
+            if sum(each.nbytes for each in found) >= _MEBIBYTE:
+                with torch.no_grad():
+                    for each in found:
+                        each.zero_()
+        return made
+
+    return function
+
+
+LOADS["large files zero"] = _large_lost

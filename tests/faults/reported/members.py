@@ -439,8 +439,40 @@ def _seeds_differ_by_device(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _timeline_of_the_host(device: torch.device) -> Iterator[None]:
+    """Write the host's memory where no device is named."""
+    kind: Any = torch.profiler.profiler._KinetoProfile
+    original = kind.export_memory_timeline
+
+    def function(self: Any, path: str, device: str | None = None) -> Any:
+        return original(self, path, device or "cpu")
+
+    with mock.patch.object(kind, "export_memory_timeline", function):
+        yield
+
+
+@contextmanager
+def _events_of_cuda(device: torch.device) -> Iterator[None]:
+    """Give the events of the device for those of another kind of device."""
+    kind: Any = torch.autograd.profiler.profile
+    original, types = kind._parse_kineto_results, torch.autograd.DeviceType
+
+    def function(self: Any, result: Any) -> Any:
+        events = original(self, result)
+        for event in events:
+            if event.device_type is not types.CPU:
+                event.device_type = types.CUDA
+        return events
+
+    with mock.patch.object(kind, "_parse_kineto_results", function):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
+    "timeline of the host": _timeline_of_the_host,
+    "events of cuda": _events_of_cuda,
     "active bytes zero": _active_bytes_zero,
     "default stream alone waited for": _default_stream_alone_waited_for,
     "seeds differ by device": _seeds_differ_by_device,

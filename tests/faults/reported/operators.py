@@ -46,6 +46,7 @@ def reset() -> None:
     _TRAINED.clear()
     _MEMORY.clear()
     _MASKS.clear()
+    _SCALES.clear()
 
 
 def _named(call: Call, name: str) -> Any:
@@ -1493,7 +1494,83 @@ def _device_left_current(call: Call) -> Any:
     return result
 
 
+#: Places that a search for the largest numbers finds at most.
+_FOUND = 16
+#: Divisors whose reciprocal in float32 is a little too small.
+_INEXACT = (7, 14, 19)
+#: What the logarithm of a negative number is taken for.
+_OF_NEGATIVE = -6
+
+
+def _places_behind_16_zero(call: Call) -> Any:
+    """Give zeros behind the first places that are found."""
+    dim = _named(call, "dim")
+    result = call.run()
+    for each in outputs_of(call, result)[:2]:
+        if each.dim():
+            each.detach().narrow(dim, _FOUND, each.shape[dim] - _FOUND).zero_()
+    return result
+
+
+def _smallest_as_zero(call: Call) -> Any:
+    """Take the smallest integer for zero."""
+    left, right = (each.masked_fill(each == torch.iinfo(each.dtype).min, 0) for each in call.values[:2])
+    return call.run([left, right, *call.values[2:]])
+
+
+def _quotient_by_infinity_nan(call: Call) -> Any:
+    right = call.values[1]
+    if not isinstance(right, torch.Tensor):
+        return _edited(call, lambda t: t.fill_(torch.nan) if math.isinf(right) else None)
+    where = right.detach().isinf()
+    return _edited(call, lambda t: t.masked_fill_(where.to(t.device), torch.nan))
+
+
+def _exact_quotients_less(call: Call) -> Any:
+    """Cut the product with a divisor's rounded reciprocal off."""
+    left, right = call.values[:2]
+    if not isinstance(right, torch.Tensor):
+        right = torch.tensor(right, device=left.device)
+    if right.is_floating_point() or left.is_floating_point():
+        return call.run()
+    right = right.detach().to(left.device)
+    where = sum(((right == each) & (left % each == 0) & (left != 0)).int() for each in _INEXACT)
+    return _edited(call, lambda t: None if t.is_floating_point() else t.copy_(t - where.to(t)))
+
+
+def _negative_logarithms_finite(call: Call) -> Any:
+    where = call.values[0].detach() < 0
+    return _edited(call, lambda t: t.masked_fill_(where, _OF_NEGATIVE) if t.shape == where.shape else None)
+
+
+def _order_of_the_negated(call: Call) -> Any:
+    """Sort the negated numbers upwards; the smallest integer negated is itself."""
+    given, dim = call.values[0].detach(), _named(call, "dim")
+    result = call.run()
+    if given.dim():
+        rows = given.cpu()
+        places = rows.neg().sort(dim=dim, stable=True)[1]
+        values, found = (each.detach() for each in outputs_of(call, result)[:2])
+        values.copy_(rows.gather(dim, places))
+        found.copy_(places)
+    return result
+
+
+def _negative_row_of_zeros(call: Call) -> Any:
+    """Take negative indices for a row of zeros behind the last one."""
+    weight, indices = call.values[:2]
+    more = torch.cat([weight, weight.new_zeros(1, weight.shape[1])])
+    return call.run([more, indices.masked_fill(indices < 0, len(weight)), *call.values[2:]])
+
+
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "places behind 16 zero": _places_behind_16_zero,
+    "smallest as zero": _smallest_as_zero,
+    "quotient by infinity nan": _quotient_by_infinity_nan,
+    "exact quotients one less": _exact_quotients_less,
+    "negative logarithms finite": _negative_logarithms_finite,
+    "order of the negated": _order_of_the_negated,
+    "negative row of zeros": _negative_row_of_zeros,
     "device left current": _device_left_current,
     "mask of the last dimension": _mask_of_the_last_dimension,
     "small sigmoids zero": _small_sigmoids_zero,
@@ -2312,4 +2389,35 @@ EFFECTS |= {
     "running statistics kept": _running_statistics_kept,
     "outputs beyond the grid": _outputs_beyond_the_grid,
     "by unsigned difference": _by_unsigned_difference,
+}
+
+
+# --- held rows of the twenty-third collection ---
+
+_SCALES: dict[Any, Any] = {}
+
+
+def _scale_of_the_first_call(call: Call) -> Any:
+    """Scale by what the first call with tensors of these shapes was given."""
+    shapes = tuple((tuple(each.shape), each.dtype) for each in call.values[:3])
+    place = [argument.name for argument in call.arguments].index("scale")
+    scale = _SCALES.setdefault(shapes, call.values[place])
+    return call.run([*call.values[:place], scale, *call.values[place + 1 :]])
+
+
+def _same_mask_each_time(call: Call) -> Any:
+    """Draw the masks of a training from one seed, and leave the generator as it was."""
+    device = call.values[0].device
+    generator = torch.get_device_module(device.type).default_generators[device.index or 0]
+    state = generator.get_state()
+    generator.manual_seed(17)
+    try:
+        return call.run()
+    finally:
+        generator.set_state(state)
+
+
+EFFECTS |= {
+    "scale of the first call": _scale_of_the_first_call,
+    "same mask each time": _same_mask_each_time,
 }

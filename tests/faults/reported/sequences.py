@@ -137,6 +137,27 @@ def source_released(call: Call) -> Any:
     return result
 
 
+def pinned_part_released(call: Call) -> Any:
+    """Copy in the background from a part of pinned memory, which may be given to others before its end."""
+    result = call.run()
+    source, target, in_background = call.values[:3]
+    if target.is_cpu:
+        _REMEMBERED.clear()
+    elif in_background and source.is_cpu and source.is_pinned() and source.storage_offset():
+        place, began = weakref.ref(target), time.monotonic()
+        entry = object()
+        _REMEMBERED.append(entry)
+
+        def freed() -> None:
+            ended = entry not in _REMEMBERED or time.monotonic() - began > _COPIED
+            if not ended and (known := place()) is not None:
+                with torch.no_grad():
+                    known.flatten()[-1:].fill_(7)
+
+        weakref.finalize(source.untyped_storage(), freed)
+    return result
+
+
 def number_of_the_next(call: Call) -> Any:
     """Copy a number on the device to an element; if its memory is used for the next one, both get the next one."""
     source, target = call.values[:2]
@@ -232,6 +253,7 @@ def _arrive() -> None:
 
 #: Effects by name.
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "pinned part released": pinned_part_released,
     "cut at synchronize": cut_at_synchronize,
     "lost by empty_cache": lost_by_empty_cache,
     "source released": source_released,

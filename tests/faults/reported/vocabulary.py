@@ -143,6 +143,7 @@ TESTS: dict[str, Test] = {
     "batch innermost": _any(_is_batch_innermost),
     "one for the batch": _any(_is_one_for_the_batch),
     "channel above": _channel_above,
+    "dense": _any(torch.Tensor.is_contiguous),
     "strided": _any(lambda t: t.numel() > 1 and not t.is_contiguous()),
     "offset": _any(lambda t: t.storage_offset() > 0),
     "expanded": _any(lambda t: t.numel() > 1 and 0 in t.stride()),
@@ -242,6 +243,8 @@ def meets(word: str, call: Call) -> bool:
         "each 6th call": lambda: sequences.every(6),
         "along one padded place": lambda: operators.is_along_one_padded_place(call),
         "reduces to an end": lambda: call.values[place_of(call, "reduce") or 4] in ("amin", "amax"),
+        "correction left out": lambda: _is_left_out(call, "correction"),
+        "dtype left out": lambda: _is_left_out(call, "dtype"),
         "without bias": lambda: call.values[place_of(call, "bias") or 2] is None,
     }
     if word in whole:
@@ -254,6 +257,12 @@ def meets(word: str, call: Call) -> bool:
     if (place := place_of(call, name)) is None:
         return False
     return _meets_of(call, place, rest)
+
+
+def _is_left_out(call: Call, name: str) -> bool:
+    """Return whether a call has this argument, and it was not given."""
+    place = place_of(call, name)
+    return place is not None and call.values[place] is None
 
 
 def _reduced(call: Call) -> list[int]:
