@@ -10,6 +10,8 @@ CALL: Final = "call"
 SCRIPT: Final = "script"
 #: Metric of a failed case: the operator whose call has raised, where the case is about something else.
 REFUSING: Final = "refusing"
+#: Metric of a skipped case: the cell of an operator that it calls and that the device does not claim.
+NEEDS: Final = "needs"
 #: Characters of the longest script in a report.
 LONGEST_SCRIPT: Final = 12_000
 _SELECTOR: Final = re.compile(r"\{[a-z]+=[A-Za-z0-9.-]{1,200}(?:,[a-z]+=[A-Za-z0-9.-]{1,200}){0,9}\}")

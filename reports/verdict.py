@@ -78,7 +78,8 @@ class Reason(Enum):
         "unsupported",
         ReasonFacts(
             _SKIP,
-            "The capability is declared unsupported. If the case used it, the device refused.",
+            "The capability, or an operator that it calls, is declared unsupported. If the case used it, the "
+            "device refused.",
             claimed=False,
             executed=False,
             mark="refused",
@@ -88,7 +89,8 @@ class Reason(Enum):
         "undeclared",
         ReasonFacts(
             (Outcome.SKIP, Outcome.FAIL),
-            "The declaration does not mention the capability. If the case ran, the message says what happened. "
+            "The declaration does not mention the capability, or an operator that it calls. If the case ran, the "
+            "message says what happened. "
             "With strictness certify this is a failure.",
             "Declare it as supported or unsupported. conformance suggest prints the line.",
             claimed=False,
@@ -100,8 +102,7 @@ class Reason(Enum):
         "environment",
         ReasonFacts(
             _SKIP,
-            "Something that the case needs is missing: a package, a device, memory, a result of the host, or the claim "
-            "of an operator that it calls.",
+            "Something that the case needs is missing: a package, a device, memory, or a result of the host.",
             "Read the message, and run on a machine that has it. The gate rejects claimed cases that did not run.",
             executed=False,
         ),

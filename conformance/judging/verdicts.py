@@ -19,11 +19,16 @@ def gate(case: Case, declaration: Declaration, strictness: Strictness) -> Verdic
         return None
     for cell in case.requires:
         claim = declaration.claim(cell, in_reference=case.in_reference)
-        if claim.state is State.UNSUPPORTED:
-            return skipped(Reason.UNSUPPORTED, f"{cell} is declared unsupported: {claim.reason}")
-        if claim.state is State.UNDECLARED and not _is_core(cell):
-            return with_strictness(skipped(Reason.UNDECLARED, f"{cell} is not declared"), strictness)
+        if claim.state is State.UNSUPPORTED or (claim.state is State.UNDECLARED and not _is_core(cell)):
+            return not_claimed(cell, claim, strictness)
     return None
+
+
+def not_claimed(cell: Cell, claim: Claim, strictness: Strictness) -> Verdict:
+    """Return the verdict of a case that needs a cell which the device does not claim."""
+    if claim.state is State.UNSUPPORTED:
+        return skipped(Reason.UNSUPPORTED, f"{cell} is declared unsupported: {claim.reason}")
+    return with_strictness(skipped(Reason.UNDECLARED, f"{cell} is not declared"), strictness)
 
 
 def too_few_devices(case: Case, devices: int, *, shared: bool) -> Verdict | None:

@@ -299,7 +299,14 @@ class CaseRunner:
             # Imported here: it imports torch, which a run of cases that need none does not load.
             from conformance.runner.refused_calls import attributed
 
-            verdict = attributed(verdict, observation, case, self.subject.declaration, lambda: self._again(item, case))
+            verdict = attributed(
+                verdict,
+                observation,
+                case,
+                self.subject.declaration,
+                self.options.strictness,
+                lambda: self._again(item, case),
+            )
         item.stash[VERDICT] = waive(verdict, case, self.subject.waivers)
         raise_outcome(item.stash[VERDICT], error)
 

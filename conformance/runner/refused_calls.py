@@ -18,11 +18,13 @@ from torch.overrides import TorchFunctionMode
 from conformance.accelerators.capabilities import Cell, Mode
 from conformance.accelerators.declaration import Declaration
 from conformance.judging.observation import Observation, Seen
+from conformance.judging.verdicts import not_claimed
 from conformance.numerics.trees import tensors
 from conformance.plan.bundled import operators_named
 from conformance.plan.case import Case
-from conformance.reports.calls import REFUSING
-from conformance.reports.verdict import Outcome, Reason, Verdict, skipped
+from conformance.plan.run_options import Strictness
+from conformance.reports.calls import NEEDS, REFUSING
+from conformance.reports.verdict import Outcome, Verdict
 
 #: Ends of a body that a call of PyTorch may have caused.
 _RAISED = (Seen.RAISED, Seen.NOT_IMPLEMENTED)
@@ -75,25 +77,36 @@ def _described(func: Any, args: Any, kwargs: dict[str, Any]) -> CalledFunction:
 
 
 def attributed(
-    verdict: Verdict, observation: Observation, case: Case, declaration: Declaration, again: Callable[[], Any]
+    verdict: Verdict,
+    observation: Observation,
+    case: Case,
+    declaration: Declaration,
+    strictness: Strictness,
+    again: Callable[[], Any],
 ) -> Verdict:
-    """Return the verdict of a case that fails because a call raises whose operator the case is not about.
+    """Return the verdict of a case that fails because a call raises which the case is not about.
 
-    It is a skip if the device does not claim the operator, and else a failure that names the operator. ``again`` runs
-    the body once more. Cases of operators judge the calls that they make, and those on ranks run elsewhere.
+    If the device does not claim the call's operator, the case needs what is not claimed, as if it required that cell.
+    Else the failure names the call. ``again`` runs the body once more. Cases of operators judge the calls that they
+    make, and those on ranks run elsewhere.
     """
     if verdict.outcome is not Outcome.FAIL or observation.seen not in _RAISED or observation.missing:
         return verdict
     if case.area == "operators" or case.world_size is not None:
         return verdict
-    found = [cells for call in refusing_calls(again) if (cells := _cells(call))]
+    calls = refusing_calls(again)
+    found = [cells for call in calls if (cells := _cells(call))]
     about = {cell.subject for cell in case.requires}
     unclaimed = next((cells[0] for cells in found if not any(map(declaration.supports, cells))), None)
+    if not found and calls:
+        # A call of the core, which several cases are about: they are judged as before.
+        return replace(verdict, message=f"{verdict.message}\nit is raised by a call of {calls[0].name}()")
     if not found or any(cell.subject in about for cells in found for cell in cells):
         return verdict
     if unclaimed is not None:
-        said = f"{verdict.message}\nthe device does not claim {unclaimed}: other cases judge that"
-        return skipped(Reason.ENVIRONMENT, said, **verdict.metrics)
+        skip = not_claimed(unclaimed, declaration.claim(unclaimed), strictness)
+        said = f"{skip.message}; the case calls it, and it raises: {verdict.message}"
+        return replace(skip, message=said, metrics={NEEDS: str(unclaimed)})
     if len(found) > 1:
         return verdict
     subject = found[0][0].subject
@@ -114,7 +127,7 @@ def refusing_calls(again: Callable[[], Any]) -> list[CalledFunction]:
     except Exception as error:  # noqa: BLE001 - a vendor's software may raise anything
         ends = [call for call, raised in calls.raised if raised in (error, error.__cause__, error.__context__)]
         last = ends[-1] if ends else _UNKNOWN
-        if operators_named(last.name):
+        if last.name in _CORE or operators_named(last.name):
             return [last]
         # What no public function names is named by the dispatcher.
         found = _NO_KERNEL.match(str(error))

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Final
 
 from conformance.reports.breadth import IMPLEMENTATION, KERNEL_ORIGINS
+from conformance.reports.calls import NEEDS
 from conformance.reports.model import CaseRecord, Fact
 from conformance.reports.plain_text import plain
 from conformance.reports.verdict import Outcome
@@ -55,7 +56,7 @@ _RANGES: Final = tuple(
 )
 #: Names of texts, which are never numbers.
 _TEXTS: Final = frozenset(
-    [IMPLEMENTATION, "implementation_reason", "probe", "observed", "leaked", "largest_sum", "nan", "refused"]
+    [IMPLEMENTATION, "implementation_reason", "probe", "observed", "leaked", "largest_sum", "nan", "refused", NEEDS]
 )
 #: Characters of a text that a passed or skipped case writes.
 _LONGEST_TEXT: Final = 2_000

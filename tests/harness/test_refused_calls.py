@@ -10,21 +10,23 @@ import pytest
 import torch
 
 from conformance.accelerators.capabilities import DTYPE, Cell, Mode
-from conformance.accelerators.claims import declaration_of
+from conformance.accelerators.claims import Capabilities, declaration_of, lacks
 from conformance.accelerators.declaration import Declaration
 from conformance.judging.observation import observe
 from conformance.plan.case import Case
-from conformance.reports.calls import REFUSING
+from conformance.plan.run_options import Strictness
+from conformance.reports.calls import NEEDS, REFUSING
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed
 from conformance.runner.refused_calls import attributed, refusing_calls
 from tests.defects import bench
 from tests.faults.overriding import overridden
 
+NOTHING: Capabilities = frozenset()
 CASE = Case(id="runtime.something", area="runtime", requires=(DTYPE.on("float32"),))
 
 
-def _claims(*names: str, mode: Mode = Mode.INFERENCE) -> Declaration:
-    return declaration_of(Cell(f"operators.{name}", "float32", mode.value) for name in names)
+def _claims(*names: str, mode: Mode = Mode.INFERENCE, denied: Capabilities = NOTHING) -> Declaration:
+    return declaration_of({Cell(f"operators.{name}", "float32", mode.value) for name in names} | denied)
 
 
 @contextmanager
@@ -40,15 +42,18 @@ def _refusing(kernel: str) -> Iterator[torch.device]:
 
 
 def _verdict(
-    body: Callable[[torch.device], object], declaration: Declaration, kernel: str, case: Case = CASE
+    body: Callable[[torch.device], object],
+    declaration: Declaration,
+    kernel: str,
+    case: Case = CASE,
+    strictness: Strictness = Strictness.CI,
 ) -> Verdict:
     with _refusing(kernel) as device:
         try:
             body(device)
         except Exception as error:
-            return attributed(
-                failed(Reason.RAISED, str(error)), observe(error), case, declaration, lambda: body(device)
-            )
+            first = failed(Reason.RAISED, str(error), max_abs=0.5)
+            return attributed(first, observe(error), case, declaration, strictness, lambda: body(device))
     raise AssertionError("the body has not raised")
 
 
@@ -59,8 +64,29 @@ def _sine_of_a_sum(device: torch.device) -> object:
 def test_a_call_that_is_not_claimed_leaves_the_case_unjudged() -> None:
     found = _verdict(_sine_of_a_sum, _claims("add"), "sin")
 
-    assert (found.outcome, found.reason) == (Outcome.SKIP, Reason.ENVIRONMENT)
-    assert "the device does not claim operators.sin[float32-inference]: other cases judge that" in found.message
+    assert (found.outcome, found.reason) == (Outcome.SKIP, Reason.UNDECLARED)
+    assert found.message.startswith(
+        "operators.sin[float32-inference] is not declared; the case calls it, and it raises: Could not run"
+    )
+    # No number of a comparison that was made before: a skipped case was not judged.
+    assert found.metrics == {NEEDS: "operators.sin[float32-inference]"}
+
+
+def test_a_call_that_is_denied_is_denied_to_the_case() -> None:
+    denied = lacks(Cell("operators.sin", "float32", "inference"), "no circuit for it")
+
+    found = _verdict(_sine_of_a_sum, _claims("add", denied=denied), "sin")
+
+    assert (found.outcome, found.reason) == (Outcome.SKIP, Reason.UNSUPPORTED)
+    assert "operators.sin[float32-inference] is declared unsupported: no circuit for it; the case calls it" in (
+        found.message
+    )
+
+
+def test_strictness_certify_asks_for_the_declaration_of_what_a_case_calls() -> None:
+    found = _verdict(_sine_of_a_sum, _claims("add"), "sin", strictness=Strictness.CERTIFY)
+
+    assert (found.outcome, found.reason) == (Outcome.FAIL, Reason.UNDECLARED)
 
 
 def test_a_call_that_is_claimed_fails_the_case_and_is_named() -> None:
@@ -88,7 +114,7 @@ def test_a_case_about_the_operator_is_judged_as_it_was() -> None:
     found = _verdict(_sine_of_a_sum, _claims("add"), "sin", case)
 
     assert found.outcome is Outcome.FAIL
-    assert not found.metrics
+    assert REFUSING not in found.metrics
 
 
 def test_a_derivative_that_is_not_claimed_leaves_the_case_unjudged() -> None:
@@ -98,16 +124,21 @@ def test_a_derivative_that_is_not_claimed_leaves_the_case_unjudged() -> None:
     inference = _verdict(body, _claims("sigmoid", "sum"), "sigmoid_backward.grad_input")
     both = _verdict(body, _claims("sigmoid", "sum", mode=Mode.TRAINING), "sigmoid_backward.grad_input")
 
-    assert (inference.outcome, inference.reason) == (Outcome.SKIP, Reason.ENVIRONMENT)
+    assert (inference.outcome, inference.reason) == (Outcome.SKIP, Reason.UNDECLARED)
     assert "operators.sigmoid[float32-training]" in inference.message
     assert both.outcome is Outcome.FAIL
 
 
-def test_the_core_of_a_device_is_never_excused() -> None:
+def test_the_core_of_a_device_is_never_excused_but_named() -> None:
     def body(device: torch.device) -> object:
         return torch.ones(3).to(device).clone()
 
-    assert _verdict(body, _claims(), "clone").outcome is Outcome.FAIL
+    found = _verdict(body, _claims(), "clone")
+
+    assert found.outcome is Outcome.FAIL
+    assert found.message.endswith("it is raised by a call of clone()")
+    # It may be what the case is about.
+    assert REFUSING not in found.metrics
 
 
 def test_a_kernel_behind_a_module_is_named_by_the_dispatcher() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from conformance.base.claim_lookup import SUPPORTED, UNDECLARED, UNSUPPORTED
+from conformance.reports.calls import NEEDS
 from conformance.reports.declaration.claims import self_contradiction
 from conformance.reports.gate.evidence import GateEvidence
 from conformance.reports.gate.finding import GateFinding, Rule, counted, named, reject
@@ -132,12 +133,22 @@ _DETAILS: Final = {
 
 
 def _deciding_state(case: CaseRecord, evidence: GateEvidence) -> str:
-    """Return the state of the first required cell that is not claimed: it decides why a case is skipped."""
-    for cell in case.requires:
+    """Return the state of the first needed cell that is not claimed: it decides why a case is skipped.
+
+    A case needs the cells that it requires, and that of the operator whose call ended it.
+    """
+    for cell in (*case.requires, *_called(case)):
         state = evidence.claims.find(cell, case.in_reference).state
         if state == UNSUPPORTED or (state != SUPPORTED and cell not in evidence.core_cells):
             return UNSUPPORTED if state == UNSUPPORTED else UNDECLARED
     return SUPPORTED
+
+
+def _called(case: CaseRecord) -> Iterator[str]:
+    """Yield the cell of the operator whose call ended the case. A case of operators needs none but its own."""
+    cell = str(case.metrics.get(NEEDS, ""))
+    if case.area != "operators" and cell.startswith("operators.") and _is_cell(cell) and "*" not in cell:
+        yield cell
 
 
 RULES = (

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.base.errors import UnknownName
+from conformance.reports.calls import NEEDS
 from conformance.reports.challenge import seed_of_challenge
 from conformance.reports.gate.evidence import GateEvidence, SignatureCheck
 from conformance.reports.gate.finding import GateSeverity
@@ -287,6 +288,34 @@ def test_g08_a_skip_that_the_declaration_does_not_explain(reason: Reason) -> Non
     sentences = found(fails(honest(), ADD, reason, Outcome.SKIP), baseline=None)
 
     assert sentences == [("G08", f"1 case skipped as {reason.value} although the declaration says otherwise: {ADD}.")]
+
+
+@pytest.mark.parametrize(
+    ("called", "reason"),
+    [("operators.mul[bfloat16-training]", Reason.UNDECLARED), ("operators.eig[float32-training]", Reason.UNSUPPORTED)],
+)
+def test_g08_a_case_may_call_an_operator_that_is_not_claimed(called: str, reason: Reason) -> None:
+    changes = {"outcome": Outcome.SKIP, "reason": reason, "message": "the case calls it", "metrics": {NEEDS: called}}
+
+    assert found(with_case(honest(), "accelerator.stream", **changes), baseline=None) == []
+
+
+@pytest.mark.parametrize(
+    ("id", "called"),
+    [
+        ("accelerator.stream", "operators.mul[float32-training]"),  # claimed
+        ("accelerator.stream", "graph"),  # no operator
+        ("accelerator.stream", "operators.m*[bfloat16-training]"),  # a pattern
+        (ADD, "operators.eig[float32-training]"),  # a case of another operator
+    ],
+)
+def test_g08_a_called_operator_that_excuses_nothing(id: str, called: str) -> None:
+    for reason in (Reason.UNSUPPORTED, Reason.UNDECLARED):
+        changes = {"outcome": Outcome.SKIP, "reason": reason, "message": "is", "metrics": {NEEDS: called}}
+
+        said = found(with_case(honest(), id, **changes), baseline=None)
+
+        assert said == [("G08", f"1 case skipped as {reason.value} although the declaration says otherwise: {id}.")]
 
 
 def test_g08_a_pass_that_the_declaration_denies() -> None:
