@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,6 +19,9 @@ _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_QUIET_LINES = 30.0
 #: Share of the work that must have ended before a time is estimated. The first cases compile and load.
 _SHARE_FOR_AN_ESTIMATE = 0.1
+#: Seconds whose pace is compared with that of the whole run: dear cases come first, and cheap ones may be slower than
+#: the measured costs say.
+_RECENT = 60.0
 #: Seconds after which a line names a case that has not ended.
 _LONG = 30.0
 
@@ -35,6 +38,8 @@ class Progress:
         self._counts: Counter[str] = Counter()
         self._costs: Mapping[str, float] = {}
         self._done, self._total = 0.0, 0.0
+        #: Moments of the last lines, with the work that had ended.
+        self._paces: deque[tuple[float, float]] = deque()
         self._planned: int | None = None
         self._running: dict[str, float] = {}
         self._began = self._printed = time.monotonic()
@@ -102,11 +107,22 @@ class Progress:
         if self._planned is None:
             said = "; ".join(filter(None, (_clock(passed), self._said())))
             return f"conformance: workers start and collect the cases, for {said}"
-        left = None
-        if _SHARE_FOR_AN_ESTIMATE * self._total <= self._done < self._total:
-            left = passed / self._done * (self._total - self._done) if self._done else None
+        left = self._left(now)
         long = {id: now - since for id, since in self._running.items() if now - since >= _LONG}
         return progress_line(self._counts, self._planned, passed, left) + _named(long)
+
+    def _left(self, now: float) -> float | None:
+        """Return the seconds that are left at the pace of the run, or of its last minute if that is slower."""
+        self._paces.append((now, self._done))
+        while len(self._paces) > 2 and now - self._paces[1][0] >= _RECENT:
+            self._paces.popleft()
+        if not self._done or not _SHARE_FOR_AN_ESTIMATE * self._total <= self._done < self._total:
+            return None
+        paces = [self._done / (now - self._began)]
+        since, before = self._paces[0]
+        if now - since >= _RECENT and self._done > before:
+            paces.append((self._done - before) / (now - since))
+        return (self._total - self._done) / min(paces)
 
     def _write(self, line: str) -> None:
         """Write a line through pytest's terminal reporter."""

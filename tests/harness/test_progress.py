@@ -54,6 +54,21 @@ def test_an_estimate_says_that_it_is_one() -> None:
     assert line == "[ 33%] 5000/15000 pass 4000 skip 0 fail 1000 in 1:00, about 2:00 left"
 
 
+def test_the_time_left_follows_a_pace_that_falls(clock: Clock) -> None:
+    lines: list[str] = []
+    progress = shown(lines)
+    progress.begin({"dear": 300.0, **{str(number): 1.0 for number in range(300)}}, "abc")
+    clock.now = 100.0
+    progress.step("dear", "pass")
+    assert lines[-1].endswith("about 1:40 left")
+    # Cheap cases take three times as long as the costs say.
+    for number in range(60):
+        clock.now += 1.0
+        progress.step(str(number), "pass")
+
+    assert lines[-1].endswith("in 2:40, about 4:00 left")
+
+
 def test_the_last_line_has_no_time_left() -> None:
     assert progress_line(Counter({"pass": 3}), 3, 1.0, 5.0).endswith("in 0:01")
 
