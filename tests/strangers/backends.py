@@ -26,7 +26,8 @@ class Backend:
     """One backend. ``packages`` are installed without their dependencies, so that torch is not replaced.
 
     ``cells`` is the number of operator cells of a seeded sample, for a backend that cannot finish all in the time
-    limit; None runs all. ``built_here`` says that its C++ is compiled against this torch.
+    limit; None runs all. ``built_here`` says that its C++ is compiled against this torch, and ``torch`` is the release
+    that it needs: run it in an environment of that release.
     ``checkout`` is the environment variable that names the folder of its source, for a backend that no package has.
     """
 
@@ -42,6 +43,7 @@ class Backend:
     cells: int | None = None
     checkout: str = ""
     built_here: bool = False
+    torch: str = "2.13"
 
     def install(self, folder: Path) -> dict[str, str]:
         """Install the backend into ``folder``; return the environment for its run, or raise NotHere."""
@@ -63,7 +65,8 @@ class Backend:
         return environment
 
     def _try(self, environment: dict[str, str]) -> None:
-        code = f"import torch; assert torch.__version__.startswith('2.13'), torch.__version__; import {self.imports}"
+        code = f"import torch; assert torch.__version__.startswith('{self.torch}.'), torch.__version__"
+        code += f"; import {self.imports}"
         tried = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
@@ -225,6 +228,27 @@ BACKENDS = (
         advice="set TVARANT to a folder that has the package torch_tvarant, built with this torch",
         cells=711,
         checkout="TVARANT",
+    ),
+    # PyTorch/XLA on its CPU client. It compiles each graph, so that five cells take a minute.
+    Backend(
+        "xla",
+        "xla_accelerator:XLA",
+        packages=("torch_xla==2.9.0",),
+        dependencies=("absl-py", "pyyaml", "requests"),
+        imports="torch_xla",
+        environment={"PJRT_DEVICE": "CPU"},
+        cells=100,
+        torch="2.9",
+    ),
+    # Twenty operators over OpenCL, here on the CPU by pocl.
+    Backend(
+        "opencl",
+        "opencl_accelerator:OPENCL",
+        packages=("torch-opencl==0.1.0.dev23",),
+        imports="torch_opencl",
+        needs=Path("/etc/OpenCL/vendors/pocl.icd"),
+        advice="install it with: apt-get install pocl-opencl-icd",
+        torch="2.12",
     ),
     # PyTorch's LazyTensor with its TorchScript backend, which every build of torch has. It records operators into a
     # graph, and runs it when somebody reads a value. Forward mode ends the process, so most training cells cost a new
