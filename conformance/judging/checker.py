@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class Checker:
         self.subnormals = True
         #: Dtypes in which the device declares the case's operator; None where nothing is declared.
         self.dtypes: frozenset[str] | None = None
+        #: Returns whether the device claims each operator that a function calls, for a function and its arguments.
+        self.claims: Callable[[Callable[..., Any], Sequence[Any]], bool] = lambda *_: True
         #: Digests of values that must be the same on all ranks, by name.
         self.digests: dict[str, str] = {}
         self._has_answered = False

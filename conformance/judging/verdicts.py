@@ -134,7 +134,8 @@ def _judge_supported(case: Case, claims: Sequence[Claim], observation: Observati
     if observation.seen is Seen.WRONG:
         return failed(Reason.WRONG, observation.message)
     if observation.seen in (Seen.NOT_IMPLEMENTED, Seen.REFUSED):
-        reason = Reason.CORE_MISSING if case.level is Level.CORE else Reason.OVER_DECLARED
+        claimed = Reason.OVER_DECLARED if case.requires else Reason.RAISED  # a case without needs has no claim
+        reason = Reason.CORE_MISSING if case.level is Level.CORE else claimed
         return failed(reason, observation.message)
     return failed(Reason.RAISED, observation.message)
 

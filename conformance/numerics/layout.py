@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -78,3 +79,17 @@ def storage_address(tensor: torch.Tensor) -> int | None:
         return tensor.untyped_storage().data_ptr() or None
     except Exception:  # noqa: BLE001 - each kind of tensor without memory refuses in its own way
         return None
+
+
+@functools.cache
+def appears_contiguous(device: torch.device) -> bool:
+    """Return whether all views on the device have the strides of dense tensors, as those of PyTorch/XLA have.
+
+    One view with strides of its own shows a device that keeps them: a single wrong one is not excused.
+    """
+    try:
+        rows = torch.zeros(4, 5, device=device)
+        views = (rows.t(), rows[:, 1:3], rows[::2], rows[:1].expand(3, 5), rows.view(2, 2, 5).transpose(0, 2))
+        return all(view.is_contiguous() for view in views)
+    except Exception:  # noqa: BLE001 - a vendor's software may raise anything, and refuses a view then
+        return False

@@ -34,15 +34,21 @@ _NO_KERNEL = re.compile(r"Could not run 'aten::(\w+)")
 _CORE = ("empty", "zeros", "ones", "full", "tensor", "zero", "fill", "clone", "copy", "to", "item", "cpu", "tolist")
 #: Functions that take derivatives of the calls before them.
 _DERIVING = ("backward", "grad")
+#: Ends of the names of operators that one function computes, by what it is given.
+_FORMS = ("binary", "reduction_with_dim", "reduction_no_dim")
 
 
 @dataclass(frozen=True)
 class CalledFunction:
-    """Name of a public function, the dtypes of its tensors, and whether it may be derived, backward or forward."""
+    """Name of a public function, the dtypes of its tensors, and whether it may be derived, backward or forward.
+
+    ``form`` is what tells operators of one name apart: it reads one tensor, one and numbers, or more tensors.
+    """
 
     name: str
     dtypes: frozenset[str]
     trained: bool
+    form: str = ""
 
 
 @dataclass
@@ -73,7 +79,8 @@ def _described(func: Any, args: Any, kwargs: dict[str, Any]) -> CalledFunction:
     trained = torch.is_grad_enabled() and any(each.requires_grad for each in given)
     trained |= forward_ad._current_level >= 0
     name = str(getattr(func, "__name__", func)).strip("_")
-    return CalledFunction(name, frozenset(str(each).removeprefix("torch.") for each in dtypes), trained)
+    form = "binary" if len(given) > 1 else "reduction_with_dim" if len(args) + len(kwargs) > 1 else "reduction_no_dim"
+    return CalledFunction(name, frozenset(str(each).removeprefix("torch.") for each in dtypes), trained, form)
 
 
 def attributed(
@@ -87,23 +94,28 @@ def attributed(
     """Return the verdict of a case that fails because a call raises which the case is not about.
 
     If the device does not claim the call's operator, the case needs what is not claimed, as if it required that cell.
-    Else the failure names the call. ``again`` runs the body once more. Cases of operators judge the calls that they
-    make, and those on ranks run elsewhere.
+    Else the failure names the call, and so does that of an operator's case. ``again`` runs the body once more. Cases on
+    ranks run elsewhere.
     """
     if verdict.outcome is not Outcome.FAIL or observation.seen not in _RAISED or observation.missing:
         return verdict
-    if case.area == "operators" or case.world_size is not None:
+    if case.world_size is not None:
         return verdict
     calls = refusing_calls(again)
     found = [cells for call in calls if (cells := _cells(call))]
     about = {cell.subject for cell in case.requires}
+    is_of_operator = case.area == "operators"
     unclaimed = next((cells[0] for cells in found if not any(map(declaration.supports, cells))), None)
     if not found and calls:
-        # A call of the core, which several cases are about: they are judged as before.
-        return replace(verdict, message=f"{verdict.message}\nit is raised by a call of {calls[0].name}()")
+        name, of_core = calls[0].name, calls[0].name in _CORE
+        if is_of_operator and (not of_core or about & {f"operators.{each}" for each in (name, *operators_named(name))}):
+            return verdict
+        # Several cases are about calls of the core. An operator's case is not, and its claim may be true.
+        metrics = {**verdict.metrics, REFUSING: name} if is_of_operator else verdict.metrics
+        return replace(verdict, message=f"{verdict.message}\nit is raised by a call of {name}()", metrics=metrics)
     if not found or any(cell.subject in about for cells in found for cell in cells):
         return verdict
-    if unclaimed is not None:
+    if unclaimed is not None and not is_of_operator:
         skip = not_claimed(unclaimed, declaration.claim(unclaimed), strictness)
         said = f"{skip.message}; the case calls it, and it raises: {verdict.message}"
         return replace(skip, message=said, metrics={NEEDS: str(unclaimed)})
@@ -131,10 +143,13 @@ def refusing_calls(again: Callable[[], Any]) -> list[CalledFunction]:
             return [last]
         # What no public function names is named by the dispatcher.
         found = _NO_KERNEL.match(str(error))
-        if found and operators_named(name := found[1].strip("_")):
+        name = found[1].strip("_") if found else last.name
+        if operators_named(name):
             return [replace(last, name=name)]
         if last.name in _DERIVING:
             return [call for call in calls.made if call.trained and call.name not in _DERIVING]
+        if name:
+            return [replace(last, name=name)]
     return []
 
 
@@ -144,8 +159,11 @@ _UNKNOWN = CalledFunction("", frozenset({"float32"}), trained=False)
 def _cells(call: CalledFunction) -> list[Cell]:
     """Return the cells of a call's operator: of each name that it has in the database, in each dtype of its tensors."""
     mode = Mode.TRAINING if call.trained else Mode.INFERENCE
+    named = () if call.name in _CORE else operators_named(call.name)
+    forms = {name for name in named if name.rpartition(".")[2] in _FORMS}
     return [
         Cell(f"operators.{name}", dtype, mode.value)
-        for name in (() if call.name in _CORE else operators_named(call.name))
+        for name in named
+        if name not in forms or name.endswith(f".{call.form}")
         for dtype in sorted(call.dtypes)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,6 +140,38 @@ def test_the_core_of_a_device_is_never_excused_but_named() -> None:
     assert found.message.endswith("it is raised by a call of clone()")
     # It may be what the case is about.
     assert REFUSING not in found.metrics
+
+
+def test_operators_of_one_name_are_told_apart_by_what_they_are_given() -> None:
+    """A largest element of rows is not the larger of two tensors, which the device claims."""
+
+    def body(device: torch.device) -> object:
+        return torch.ones(2, 3).to(device).max(1)
+
+    found = _verdict(body, _claims("max.binary"), "max.dim")
+
+    assert found.metrics == {NEEDS: "operators.max.reduction_with_dim[float32-inference]"}
+
+
+def test_a_call_that_no_operator_has_is_named() -> None:
+    def body(device: torch.device) -> object:
+        return torch.ones(3).to(device).set_()
+
+    assert _verdict(body, _claims(), "set_").message.endswith("it is raised by a call of set()")
+
+
+def test_an_operator_is_not_blamed_for_a_copy_of_its_result() -> None:
+    """The claim of the operator stays: a report names what refused in its place."""
+    case = Case(id="operators.sin", area="operators", requires=(Cell("operators.sin", "float32", "inference"),))
+
+    found = _verdict(lambda device: torch.sin(torch.ones(3).to(device)).clone(), _claims("sin"), "clone", case)
+
+    assert (found.outcome, found.metrics[REFUSING]) == (Outcome.FAIL, "clone")
+    own = replace(case, requires=(Cell("operators.clone", "float32", "inference"),))
+    assert (
+        REFUSING
+        not in _verdict(lambda device: torch.ones(3).to(device).clone(), _claims("clone"), "clone", own).metrics
+    )
 
 
 def test_a_kernel_behind_a_module_is_named_by_the_dispatcher() -> None:

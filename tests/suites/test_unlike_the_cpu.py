@@ -28,8 +28,11 @@ from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.execution import call
 from conformance.suites.operators.calls.factors import with_positive_diagonal
 from conformance.suites.operators.checks import error_inputs, wrong_calls
-from conformance.suites.operators.inputs import arrangements, families
+from conformance.suites.operators.inputs import arrangements, families, statements
 from conformance.suites.operators.judge import choices
+from conformance.suites.operators.judge.judging import with_equal_strides
+from tests.defects import bench
+from tests.faults.overriding import overridden
 from tests.layers import longer
 
 from .python_device import Wrapper, python_device
@@ -892,3 +895,48 @@ def test_a_device_may_refuse_to_write_one_place_for_many(monkeypatch: pytest.Mon
     run("operators._native_batch_norm_legit[float32-inference]")
 
     assert laid
+
+
+def _dense(call: Any) -> Any:
+    return call.run().contiguous()
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        (("as_strided", "transpose.int", "slice.Tensor", "expand"), True),
+        (("transpose.int",), False),  # one wrong view excuses nothing
+        ((), False),
+    ],
+)
+def test_strides_are_free_on_a_device_whose_tensors_all_appear_contiguous(
+    kernels: tuple[str, ...], expected: bool
+) -> None:
+    device = bench.Bench().device
+    layout.appears_contiguous.cache_clear()
+    try:
+        with overridden(dict.fromkeys((f"aten::{kernel}" for kernel in kernels), _dense), "PrivateUse1"):
+            call = Call(0, torch.ones(2, 3, device=device))
+            compared = with_equal_strides(call, Call(0, torch.ones(2, 3)))
+        assert (compared is None) is expected
+    finally:
+        layout.appears_contiguous.cache_clear()
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_statement_that_calls_what_is_not_claimed_is_left_out(claimed: bool) -> None:
+    """What is selected is written by masked_scatter: a device need not have it to select."""
+    check = Checker()
+    check.claims = lambda *_: claimed
+    given = SimpleNamespace(check=check, dtype=torch.float32, info=SimpleNamespace(full_name="masked_select"))
+
+    assert len(list(statements.statements(given))) == claimed
+
+
+def test_a_device_without_a_module_is_seeded_as_its_accelerator_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setitem(execution.seeded_by, "xla", seeds.append)
+
+    execution.reseed(5, torch.device("xla"))
+
+    assert seeds == [5]

@@ -23,7 +23,8 @@ def _cell(operator: str, mode: Mode = Mode.INFERENCE) -> Cell:
 
 def _normal(n, d):
     """Return normal numbers whose means and deviations differ from element to element, moved back to 0 and 1."""
-    mean, deviation = torch.arange(n, device=d) % 7.0, 1.0 + torch.arange(n, device=d) % 3.0
+    mean, deviation = ((torch.arange(n) % size).float().to(d) for size in (7, 3))
+    deviation += 1
     return (torch.normal(mean, deviation) - mean) / deviation
 
 

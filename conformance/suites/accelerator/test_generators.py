@@ -211,6 +211,8 @@ def test_torch_seed_reaches_device(accelerator, device):
 def test_fork(accelerator, device):
     """Numbers drawn or seeded inside torch.random.fork_rng() do not change the random stream outside."""
     host = device.type == "cpu"
+    if not hasattr(torch, device.type) and not host:
+        environment_lacks(f"PyTorch has no module torch.{device.type}, by which fork_rng() finds generators")
     # fork_rng() always saves the host's generator; ``devices`` lists only those of the device type.
     devices = [] if host else list(range(accelerator.device_count()))
     accelerator.manual_seed(70)

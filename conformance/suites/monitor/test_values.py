@@ -113,20 +113,23 @@ def test_logging_draws_nothing(accelerator, check, device):
     """Logging of values, norms and memory does not change the random numbers that training draws."""
     trained = model().to(device)  # seeds all generators
 
-    def draws(logs):
+    def draws(logs, waits=True):
         accelerator.manual_seed_all(11)
         drawn = []
         for step in range(4):
             drawn.append(torch.rand(257, device=device).cpu())
+            if waits:
+                accelerator.synchronize()
             if logs:
                 loss, norm = loss_and_norm(trained, *(tensor.to(device) for tensor in batch(step)))
                 str((loss.item(), norm.item(), accelerator.memory_allocated(), accelerator.max_memory_allocated()))
                 accelerator.synchronize()
         return torch.stack(drawn)
 
-    silent, logged = draws(logs=False), draws(logs=True)
+    silent, waited, logged = draws(logs=False, waits=False), draws(logs=False), draws(logs=True)
 
-    check.equal(logged, silent, "four draws of 257 numbers with logging")
+    check.equal(waited, silent, "four draws of 257 numbers with a call of synchronize() between them")
+    check.equal(logged, waited, "four draws of 257 numbers with logging")
     check.equal(len(set(silent[:, 0].cpu().tolist())), 4, "different first numbers in four draws")
 
 

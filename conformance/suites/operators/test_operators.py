@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from conformance.accelerators.capabilities import DENORMALS, DTYPES
 from conformance.plan.case import cases
+from conformance.suites.operator_claims import claims_calls
 
 from .plan import catalogue, deep
 
@@ -22,8 +24,11 @@ def test_operator(accelerator, declaration, device, case, check):
     The deep tier gives it many more inputs, and calls the overloads behind it directly.
     """
     from . import cell
+    from .calls import execution
 
+    execution.seeded_by[device.type] = accelerator.manual_seed_all
     check.subnormals = declaration.supports(DENORMALS.cell)
     operator = case.requires[0]
     check.dtypes = frozenset(dtype for dtype in DTYPES if declaration.supports(replace(operator, dtype=dtype)))
+    check.claims = functools.partial(claims_calls, declaration)
     cell.run(case, device, check, getattr(accelerator, "package", "") or "")

@@ -208,7 +208,7 @@ def test_call(check, device, dtype):
 
 
 @case("v1.functorch.random", requires=[DTYPE.on("float32")], axes={"randomness": ("same", "different")})
-def test_random(check, device, randomness):
+def test_random(accelerator, check, device, randomness):
     """Batched random numbers are the same for all samples or different for each, and repeat with the seed."""
     from torch.func import vmap
 
@@ -219,7 +219,7 @@ def test_random(check, device, randomness):
 
     runs = []
     for _ in "ab":
-        torch.manual_seed(63)
+        accelerator.manual_seed_all(63)
         runs.append(vmap(dropped, randomness=randomness)(x).cpu())
 
     check.agree(runs[1], runs[0], "the elements with the same seed")

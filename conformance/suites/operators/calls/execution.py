@@ -230,6 +230,10 @@ def processed(sample: Call, result: Any) -> list[Any]:
     return leaves(sample.process(result) if sample.process else result)
 
 
+#: How an accelerator seeds devices of a type that has no module in torch.
+seeded_by: dict[str, Callable[[int], Any]] = {}
+
+
 def reseed(seed: int, device: torch.device) -> None:
     """Seed the host's generator and those of the device's type.
 
@@ -249,7 +253,7 @@ def reseed(seed: int, device: torch.device) -> None:
     for generator in generators:
         generator.manual_seed(seed)
     if not generators:
-        torch.manual_seed(seed)
+        seeded_by.get(device.type, torch.manual_seed)(seed)
 
 
 def require_seed(device: torch.device) -> None:

@@ -114,7 +114,16 @@ def statements(cell: Cell) -> Iterator[Call]:
     texts = _STATEMENTS.get(cell.info.full_name, {})
     texts = {**texts, **_ASSIGNMENTS} if cell.info.full_name == "__getitem__" else texts
     for order, (text, given) in enumerate(texts.items()):
-        yield Call(_NUMBER + order, values, given, source=text).into("a statement", Statement(text))
+        if _is_claimed(cell, Statement(text), (values.clone(), *given)):
+            yield Call(_NUMBER + order, values, given, source=text).into("a statement", Statement(text))
+
+
+def _is_claimed(cell: Cell, statement: Statement, given: tuple[torch.Tensor, ...]) -> bool:
+    """Return whether the device claims all that a statement calls; what the host refuses is refused by it, too."""
+    try:
+        return cell.check.claims(statement, given)
+    except Exception:
+        return True
 
 
 # --- views ------------------------------------------------------------------------------------------------------------

@@ -341,6 +341,8 @@ def with_equal_strides(device: Call, host: Call) -> Call | None:
 
     A device without strides, or with its own, gets other arguments, and its results follow those.
     """
+    if any(layout.appears_contiguous(each.device) for each in device.tensors if each.device.type != "cpu"):
+        return None
     pairs = zip(device.tensors, host.tensors, strict=True)
     return host if not any(layout.stride_difference(actual, expected) for actual, expected in pairs) else None
 

@@ -415,7 +415,11 @@ _HELPERS = """def leaves(value):
 
 
 def shared(result, inputs):
-    address = lambda t: t.untyped_storage().data_ptr() if t.layout == torch.strided and t.numel() else None
+    def address(t):
+        try:
+            return t.untyped_storage().data_ptr() if t.layout == torch.strided and t.numel() else None
+        except RuntimeError:  # tensors of this device have no address
+            return None
     tensors = [t for t in leaves(result) if isinstance(t, torch.Tensor)]
     return [[address(t) == address(i) is not None for i in inputs] for t in tensors]
 
