@@ -81,6 +81,11 @@ def storage_address(tensor: torch.Tensor) -> int | None:
         return None
 
 
+def has_no_layout(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is all of its memory in order, or has no strides at all."""
+    return tensor.layout is not torch.strided or (tensor.is_contiguous() and tensor.storage_offset() == 0)
+
+
 @functools.cache
 def appears_contiguous(device: torch.device) -> bool:
     """Return whether all views on the device have the strides of dense tensors, as those of PyTorch/XLA have.

@@ -59,7 +59,7 @@ def payload(case: Case, rank: int, size: int, dtype: torch.dtype, op: str = "") 
     start = seed_of(f"{case.id}/{rank}") % (_BLOCK - size)
     if dtype.is_floating_point:
         floats = _floats()[start : start + size].to(dtype, copy=True)  # in-place collectives do not change the block
-        return _with_special(floats) if op == MOVED else floats
+        return _with_special(floats) if op == MOVED else _spread(floats)
     return _ranged(_integers().view(dtype)[start : start + size], op)
 
 
@@ -70,6 +70,18 @@ def _with_special(floats: torch.Tensor) -> torch.Tensor:
     )
     places = torch.arange(1, len(floats), 5)
     floats[places] = values.to(floats.dtype)[torch.arange(len(places)) % len(values)]
+    return floats
+
+
+#: Powers of two of the smallest and the largest numbers. No sum and no product of four of them leaves the dtype.
+_EXPONENTS = {torch.float16: 2, torch.bfloat16: 28, torch.float32: 28, torch.float64: 200}
+
+
+def _spread(floats: torch.Tensor) -> torch.Tensor:
+    """Make some numbers large and some small, in the same places on all ranks: a narrower dtype does not hold them."""
+    factor = 2.0 ** _EXPONENTS[floats.dtype]
+    floats[3::11] *= factor
+    floats[7::11] /= factor
     return floats
 
 

@@ -70,6 +70,10 @@ def test_all_gather_into_tensor(case, check, device, dtype, size, rank, world_si
         check.same_on_all_ranks(f"gathered{' in the background' * background}", whole)
         check.equal(whole.cpu(), inputs.flatten(), "the parts")
 
+    images = torch.zeros(world_size * length, 1, 1, 1, dtype=inputs.dtype, device=device)
+    dist.all_gather_into_tensor(images, inputs[rank].view(-1, 1, 1, 1).to(device))
+    check.equal(images.cpu().flatten(), inputs.flatten(), "the parts with four dimensions")
+
 
 @case("comm.all_gather.layout", requires=[COMM], axes={"layout": ("slice", "transposed")}, world_size=WORLDS)
 def test_all_gather_layout(check, device, layout, rank, world_size, group):

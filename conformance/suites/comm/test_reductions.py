@@ -239,12 +239,19 @@ def test_dtype(check, device, dtype, rank, world_size, group):
     mine = torch.tensor([rank, 1, 0], device=device).to(kind)
     gathered = [torch.zeros_like(mine) for _ in range(world_size)]
 
+    whole = torch.zeros(3 * world_size, device=device).to(kind)
+
     dist.all_gather(gathered, mine)
+    dist.all_gather_into_tensor(whole, mine)
     dist.broadcast(mine, 1)
     dist.all_reduce(mine, dist.ReduceOp.MAX if kind is torch.bool else dist.ReduceOp.SUM)
 
-    parts = [part.cpu().tolist() for part in gathered]
-    check.equal(parts, [torch.tensor([n, 1, 0]).to(kind).tolist() for n in range(world_size)], "the gathered parts")
+    parts, due = (
+        [part.cpu().tolist() for part in gathered],
+        [torch.tensor([n, 1, 0]).to(kind) for n in range(world_size)],
+    )
+    check.equal(parts, [part.tolist() for part in due], "the gathered parts")
+    check.equal(whole.cpu().tolist(), torch.cat(due).tolist(), "the parts gathered into one tensor")
     total = torch.tensor([1, 1, 0] if kind is torch.bool else [world_size, world_size, 0]).to(kind)
     check.equal(mine.cpu(), total, "the reduced tensor")
 

@@ -128,6 +128,11 @@ def _view_of_bits(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return bits.view(torch.int32)
 
 
+def _mixed_up(x: torch.Tensor) -> torch.Tensor:
+    """Write numbers of which neither the smallest nor the largest stands on the diagonal of the matrix."""
+    return x.mul_(29).add_(7).remainder_(81)
+
+
 def _average_beside_a_conversion(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     narrow = x.to(torch.bfloat16)
     y.lerp_(x, 0.25)
@@ -146,6 +151,9 @@ OVERLAPPING: dict[str, tuple[tuple[str, str, Writes], ...]] = {
         ("a part that changes after its copy", "add", _a_part_that_changes),
         ("an average beside a conversion", "lerp", _average_beside_a_conversion),
         ("running sums in place", "cumsum", lambda x, y: x.copy_(x.cumsum(0))),
+        ("the place of the smallest that is written and turned", "argmin", lambda x, y: _mixed_up(x).t().argmin()),
+        ("the place of the largest that is written and turned", "argmax", lambda x, y: _mixed_up(y).t().argmax()),
+        ("rows of what is written and turned", "reshape", lambda x, y: x.add_(1).t().reshape(-1) * 2),
     ),
     "joined": (
         ("rows moved down", "clone", _rows_moved_down),

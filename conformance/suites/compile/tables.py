@@ -615,6 +615,40 @@ EXACT: tuple[Row, ...] = (
 #: Exact functions whose results are below the normal numbers, for a device that keeps these.
 SUBNORMAL: tuple[Row, ...] = (("products below the normal numbers", "mul", "float32", lambda o: o.special * 1e-10),)
 
+#: Functions whose result has the numbers of its argument, in memory of its own: (operator, function).
+_OF_THEIR_OWN: tuple[tuple[str, Callable[[torch.Tensor], torch.Tensor]], ...] = (
+    ("constant_pad_nd", lambda x: F.pad(x, (0, 0))),
+    ("cat", lambda x: torch.cat([x])),
+    ("stack", lambda x: torch.stack([x])[0]),
+    ("repeat", lambda x: x.repeat(1, 1)),
+    ("roll", lambda x: x.roll(0, 0)),
+    ("tril", lambda x: x.tril(9)),
+    ("clone", lambda x: x.clone()),
+    ("to", lambda x: x.to(x.dtype, copy=True)),
+    ("mul", lambda x: x * 1),
+    ("add", lambda x: x + 0.0),
+    ("div.no_rounding_mode", lambda x: x / 1),
+    ("pow", lambda x: x**1),
+    ("clamp", lambda x: x.clamp(-99, 99)),
+    ("masked_fill", lambda x: x.masked_fill(x > 99, 0.0)),
+    ("sum", lambda x: x[None].sum(0)),
+    ("amax", lambda x: x[None].amax(0)),
+    ("cumsum", lambda x: x[None].cumsum(0)[0]),
+    ("nn.functional.avg_pool1d", lambda x: F.avg_pool1d(x, 1)),
+    ("nn.functional.interpolate.nearest", lambda x: F.interpolate(x[None], scale_factor=1.0)[0]),
+)
+
+
+def _same_numbers() -> Iterator[Row]:
+    """Yield functions that a compiler may leave out, but not give the argument itself in their place."""
+    for operator, run in _OF_THEIR_OWN:
+        yield f"{operator} that changes no number", operator, "float32", partial(_of_halves, run=run)
+
+
+def _of_halves(operands: Operands, run: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    return run(operands.halves)
+
+
 #: Exact functions that write. They have a graph of their own: beside fifty others, inductor 2.13 once ended the process
 #: on the host, and once gave wrong sums there.
 WRITING: tuple[Row, ...] = (
@@ -622,6 +656,7 @@ WRITING: tuple[Row, ...] = (
     ("sums at negative indices", "index_put", "float32",
      lambda o: o.halves.index_put((o.index,), o.halves, accumulate=True)),
     ("one number of int64 by index", "index_add", "int64", partial(_one_by_index, dtype=torch.int64)),
+    *_same_numbers(),
 )  # fmt: skip
 
 

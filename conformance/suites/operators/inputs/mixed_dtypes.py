@@ -51,6 +51,13 @@ _PAIRS = (
     (torch.uint8, torch.float32),
     (torch.int32, torch.float32),
 )
+#: The same for tensors without dimensions, for which devices have kernels of their own.
+_PAIRS_OF_NUMBERS = (
+    (torch.int64, torch.bool),
+    (torch.bool, torch.float32),
+    (torch.float32, torch.int64),
+    (torch.uint8, torch.int32),
+)
 
 
 def compare(cell: Cell, sample: Call) -> None:
@@ -78,6 +85,9 @@ def mixed_dtypes(cell: Cell) -> Iterator[Call]:
         if all(kind in cell.info.dtypes and cell.check.declares(kind) for kind in pair):
             sample = _sample(order, *pair, values)
             yield replace(sample, input=[sample.input, *sample.args], args=()) if takes_list else sample
+    for order, (first, second) in enumerate(_PAIRS_OF_NUMBERS if not takes_list else ()):
+        if all(kind in cell.info.dtypes and cell.check.declares(kind) for kind in (first, second)):
+            yield _numbers(len(_PAIRS) + order, first, second)
 
 
 @source(Mode.INFERENCE, compare, dtypes=(torch.bfloat16, torch.float16), fixed=True, checked=True)
@@ -98,6 +108,12 @@ def wide_parameters(cell: Cell) -> Iterator[Call]:
 def _is_list(given: object) -> bool:
     """Return whether a value is a list of tensors."""
     return isinstance(given, (list, tuple)) and all(isinstance(each, torch.Tensor) for each in given)
+
+
+def _numbers(order: int, first: torch.dtype, second: torch.dtype) -> Call:
+    """Return the call for two tensors without dimensions, of two dtypes."""
+    tier = f"numbers of {first} and {second}".replace("torch.", "")
+    return Call(_NUMBER + order, torch.tensor(3).to(first), (torch.tensor(1).to(second),), {}, source=tier)
 
 
 def _sample(order: int, first: torch.dtype, second: torch.dtype, values: Mapping[torch.dtype, _Numbers]) -> Call:

@@ -210,6 +210,29 @@ def long_integers(cell: Cell) -> Iterator[Change]:
             yield replace(change, in_forms=False)
 
 
+@source(Mode.INFERENCE, check_call, dtypes=_INTEGERS, values=True)
+def ordered_ends(cell: Cell) -> Iterator[Call]:
+    """Yield unlike samples of what orders or selects elements, with the ends of a dtype of integers among them.
+
+    A kernel that orders downwards by the negated numbers has no number for the smallest one.
+    """
+    known = facts(cell.info.name)
+    if not (known.stable or known.gathers or known.selects or known.distinct or known.open_for_repeated):
+        return
+    limits = torch.iinfo(cell.dtype)
+    for sample in unlike(cell, cell.samples):
+        tensor = sample.input
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype is not cell.dtype or tensor.numel() < 2:
+            continue
+        # The others are unlike, so that only one order is right.
+        numbers = torch.arange(tensor.numel()) * 37 % 101 + 1
+        numbers[torch.arange(len(numbers)) % 5 == 1] = limits.max
+        numbers[torch.arange(len(numbers)) % 5 == 3] = limits.min
+        numbers[0] = limits.min
+        ends = numbers.to(cell.dtype).view(tensor.shape)
+        yield replace(sample.with_tensor(tensor, ends), change="the ends of the dtype")
+
+
 @source(Mode.INFERENCE, _compare, stage=Stage.LARGE, dtypes=(torch.float32,))
 def long_floats(cell: Cell) -> Iterator[Change]:
     """Yield long samples with NaN and infinities: a kernel for long rows is another one."""
