@@ -173,20 +173,22 @@ def test_to_host(accelerator, device):
 
 @case("accelerator.pin.reuse", requires=[MEMORY_PINNED_ASYNC])
 def test_reuse(accelerator, device):
-    """A pinned buffer that is freed right after a non-blocking copy is reused only after the copy has run."""
+    """A pinned buffer is reused only after the non-blocking copies of it, or of a part of it, have run."""
     conveyor, source = Conveyor(accelerator, device), numbers(device)
     target = torch.empty_like(source)
     arrived = []
 
     for start in range(4):
-        conveyor.carry(source, target)
-        # The pinned buffer is freed here. Its block may serve the next round before the queued copy has read it.
-        arrived.append(accelerator.pin_memory(numbers(HOST, start)).to(device, non_blocking=True))
+        for part in (slice(None), slice(1, None)):
+            conveyor.carry(source, target)
+            # The pinned buffer is freed here. Its block may serve the next round before the queued copy has read it.
+            arrived.append(accelerator.pin_memory(numbers(HOST, start))[part].to(device, non_blocking=True))
     accelerator.synchronize()
 
-    for start, tensor in enumerate(arrived):
-        wrong = int((tensor.cpu() != numbers(HOST, start)).sum())
-        assert wrong == 0, f"copy {start}: {wrong} elements come from a buffer that was reused too early"
+    for number, tensor in enumerate(arrived):
+        start, is_part = divmod(number, 2)
+        wrong = int((tensor.cpu() != numbers(HOST, start)[is_part:]).sum())
+        assert wrong == 0, f"copy {number}: {wrong} elements come from a buffer that was reused too early"
 
 
 @case("accelerator.pin.strided", requires=[MEMORY_PINNED_ASYNC])

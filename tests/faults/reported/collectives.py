@@ -74,8 +74,10 @@ def judged(bugs: Sequence[Bug]) -> list[tuple[bool, str, int]]:
 
 
 def _cases(bug: Bug) -> list[str]:
-    every = [case for case, entry in bench.plan("comm").items() if entry.case.world_size]
-    return list(dict.fromkeys(case for pattern in bug.cases for case in every if matches(pattern, case)))
+    """Return the cases of a bug, in their order but for those of a dtype that it needs: these come first."""
+    every = {case: entry for case, entry in bench.plan("comm").items() if entry.case.world_size}
+    found = dict.fromkeys(case for pattern in bug.cases for case in every if matches(pattern, case))
+    return sorted(found, key=lambda case: dict(every[case].case.axes).get("dtype") not in bug.when)
 
 
 def _run(number: int, taken: dict[str, Bug], ends: dict[Bug, list[Any]], folder: Path) -> None:
