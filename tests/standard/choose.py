@@ -16,7 +16,8 @@ which then fit kill most faults of which the choice knows nothing.
 * A known defect counts by the cases that killed it.
 * A fault of a collective counts by the cases that can meet its condition.
 * All core cases are in the profile, the short cases of streams, memory and state, the compiled case that kills most,
-  and the cheapest case of each area, of each capability that can be claimed, and of the operators in each dtype and mode.
+  and the cheapest case of each area, of each capability that can be claimed, and of the operators in each dtype and
+  mode.
 """
 
 from __future__ import annotations

@@ -253,7 +253,10 @@ def reseed(seed: int, device: torch.device) -> None:
     for generator in generators:
         generator.manual_seed(seed)
     if not generators:
-        seeded_by.get(device.type, torch.manual_seed)(seed)
+        if device.type in seeded_by:
+            seeded_by[device.type](seed)
+        else:
+            torch.manual_seed(seed)
 
 
 def require_seed(device: torch.device) -> None:
