@@ -205,7 +205,9 @@ def find_module(path: str) -> Any:
             try:
                 importlib.import_module(".".join([first, *rest[: index + 1]]))
             except ImportError as error:
-                raise SetupError(f"{path} does not exist in the installed torch: {autoload.describe(error)}") from None
+                said = f"{path} does not exist in the installed torch: {autoload.describe(error)}"
+                hint = "If another module has the device's functions, write a declaration that names it as `module`"
+                raise SetupError(f"{said}. {hint}: docs/new-accelerator.md.") from None
         module = getattr(module, name)
     return module
 
