@@ -249,14 +249,14 @@ def reseed(seed: int, device: torch.device) -> None:
         if (seed_all := getattr(module, "manual_seed_all", None)) is not None:
             seed_all(seed)
             return
+    if module is None and device.type in seeded_by:
+        seeded_by[device.type](seed)
+        return
     generators = getattr(module, "default_generators", ())
     for generator in generators:
         generator.manual_seed(seed)
     if not generators:
-        if device.type in seeded_by:
-            seeded_by[device.type](seed)
-        else:
-            torch.manual_seed(seed)
+        torch.manual_seed(seed)
 
 
 def require_seed(device: torch.device) -> None:

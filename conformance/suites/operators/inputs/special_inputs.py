@@ -210,7 +210,7 @@ def long_integers(cell: Cell) -> Iterator[Change]:
             yield replace(change, in_forms=False)
 
 
-@source(Mode.INFERENCE, check_call, dtypes=_INTEGERS, values=True)
+@source(Mode.INFERENCE, check_call, stage=Stage.SEVERAL, dtypes=_INTEGERS, values=True)
 def ordered_ends(cell: Cell) -> Iterator[Call]:
     """Yield unlike samples of what orders or selects elements, with the ends of a dtype of integers among them.
 
