@@ -78,7 +78,7 @@ class Reason(Enum):
         "unsupported",
         ReasonFacts(
             _SKIP,
-            "The capability, or an operator that it calls, is declared unsupported. If the case used it, the "
+            "The capability, or an operator that the case calls, is declared unsupported. If the case used it, the "
             "device refused.",
             claimed=False,
             executed=False,
@@ -89,9 +89,8 @@ class Reason(Enum):
         "undeclared",
         ReasonFacts(
             (Outcome.SKIP, Outcome.FAIL),
-            "The declaration does not mention the capability, or an operator that it calls. If the case ran, the "
-            "message says what happened. "
-            "With strictness certify this is a failure.",
+            "The declaration does not mention the capability, or an operator that the case calls. If the case ran, "
+            "the message says what happened. With strictness certify this is a failure.",
             "Declare it as supported or unsupported. conformance suggest prints the line.",
             claimed=False,
             executed=False,

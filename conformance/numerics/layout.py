@@ -81,8 +81,8 @@ def storage_address(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def has_no_layout(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is all of its memory in order, or has no strides at all."""
+def lies_in_order(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's elements follow each other from the beginning of its memory, or have no strides."""
     return tensor.layout is not torch.strided or (tensor.is_contiguous() and tensor.storage_offset() == 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .layout import storage_address
+from .layout import lies_in_order, storage_address
 from .modes import with_modes
 from .trees import PLAIN_TYPES, mapped, tensors
 
@@ -114,7 +114,7 @@ class _Copier:
             return self._copy(source.resolve_neg())
         if source.layout is not torch.strided:
             return self._moved(source)
-        is_plain = source.is_contiguous() and source.storage_offset() == 0 and not is_first_part(source)
+        is_plain = lies_in_order(source) and not is_first_part(source)
         if is_plain and not self._shared:
             return self._moved(source)
         address = storage_address(source)

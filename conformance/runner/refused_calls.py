@@ -35,7 +35,7 @@ _CORE = ("empty", "zeros", "ones", "full", "tensor", "zero", "fill", "clone", "c
 #: Functions that take derivatives of the calls before them.
 _DERIVING = ("backward", "grad")
 #: Ends of the names of operators that one function computes, by what it is given.
-_FORMS = ("binary", "reduction_with_dim", "reduction_no_dim")
+_FORMS = frozenset({"binary", "reduction_with_dim", "reduction_no_dim"})
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,9 @@ _UNKNOWN = CalledFunction("", frozenset({"float32"}), trained=False)
 def _cells(call: CalledFunction) -> list[Cell]:
     """Return the cells of a call's operator: of each name that it has in the database, in each dtype of its tensors."""
     mode = Mode.TRAINING if call.trained else Mode.INFERENCE
-    named = () if call.name in _CORE else operators_named(call.name)
-    forms = {name for name in named if name.rpartition(".")[2] in _FORMS}
     return [
         Cell(f"operators.{name}", dtype, mode.value)
-        for name in named
-        if name not in forms or name.endswith(f".{call.form}")
+        for name in (() if call.name in _CORE else operators_named(call.name))
+        if name.rpartition(".")[2] not in _FORMS - {call.form}
         for dtype in sorted(call.dtypes)
     ]

@@ -31,6 +31,7 @@ from conformance.suites.operators.checks import error_inputs, wrong_calls
 from conformance.suites.operators.inputs import arrangements, families, statements
 from conformance.suites.operators.judge import choices
 from conformance.suites.operators.judge.judging import with_equal_strides
+from conformance.suites.runtime import test_rates
 from tests.defects import bench
 from tests.faults.overriding import overridden
 from tests.layers import longer
@@ -940,3 +941,17 @@ def test_a_device_without_a_module_is_seeded_as_its_accelerator_says(monkeypatch
     execution.reseed(5, torch.device("xla"))
 
     assert seeds == [5]
+
+
+@pytest.mark.parametrize("torch_refuses", [True, False])
+def test_functions_on_lists_are_refused_where_pytorch_lists_no_such_device(
+    torch_refuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that PyTorch does not list is right to refuse; clipped gradients in place of a refusal are wrong."""
+    for module in (torch.nn.utils.clip_grad, test_rates)[not torch_refuses :]:
+        monkeypatch.setattr(module, "_device_has_foreach_support", lambda _: False)
+
+    verdict = bench.Bench().run("runtime.clipping.norms[2-foreach-0.5]")
+
+    assert (verdict.message == "") is torch_refuses
+    assert torch_refuses or "has not refused foreach=True" in verdict.message

@@ -118,32 +118,21 @@ def lost_by_empty_cache(call: Call) -> Any:
 
 def source_released(call: Call) -> Any:
     """Copy in the background from pageable memory, which may be freed before its end."""
-    result = call.run()
-    source, target, in_background = call.values[:3]
-    if target.is_cpu:
-        _REMEMBERED.clear()
-    elif in_background and source.is_cpu and not source.is_pinned():
-        place, began = weakref.ref(target), time.monotonic()
-        entry = object()
-        _REMEMBERED.append(entry)
-
-        def freed() -> None:
-            ended = entry not in _REMEMBERED or time.monotonic() - began > _COPIED
-            if not ended and (known := place()) is not None:
-                with torch.no_grad():
-                    known.flatten()[-1:].fill_(7)
-
-        weakref.finalize(source.untyped_storage(), freed)
-    return result
+    return _released_early(call, lambda source: not source.is_pinned())
 
 
 def pinned_part_released(call: Call) -> Any:
     """Copy in the background from a part of pinned memory, which may be given to others before its end."""
+    return _released_early(call, lambda source: source.is_pinned() and bool(source.storage_offset()))
+
+
+def _released_early(call: Call, breaks: Callable[[torch.Tensor], bool]) -> Any:
+    """Copy; in the background, the last element is lost if a source that breaks it is freed before the copy ends."""
     result = call.run()
     source, target, in_background = call.values[:3]
     if target.is_cpu:
         _REMEMBERED.clear()
-    elif in_background and source.is_cpu and source.is_pinned() and source.storage_offset():
+    elif in_background and source.is_cpu and breaks(source):
         place, began = weakref.ref(target), time.monotonic()
         entry = object()
         _REMEMBERED.append(entry)
