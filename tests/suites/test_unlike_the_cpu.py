@@ -21,6 +21,7 @@ from conformance.judging.finding import Finding
 from conformance.numerics import layout
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.trees import leaves, mapped
+from conformance.process import state
 from conformance.reports.verdict import Reason
 from conformance.suites.operators import cell
 from conformance.suites.operators.calls import database, execution, repeated_writes
@@ -936,11 +937,12 @@ def test_a_statement_that_calls_what_is_not_claimed_is_left_out(claimed: bool) -
 
 def test_a_device_without_a_module_is_seeded_as_its_accelerator_says(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
-    monkeypatch.setitem(execution.seeded_by, "xla", seeds.append)
+    monkeypatch.setattr(state, "_under_test", [])
+    state.seed_everything(4, SimpleNamespace(manual_seed_all=seeds.append))
 
     execution.reseed(5, torch.device("xla"))
 
-    assert seeds == [5]
+    assert seeds == [4, 5]
 
 
 @pytest.mark.parametrize("torch_refuses", [True, False])

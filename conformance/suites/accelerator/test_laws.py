@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from conformance.accelerators.capabilities import CHECKPOINT, EVENT, MEMORY_STATS, RNG, STREAM, Cell, Mode
-from conformance.judging.finding import environment_lacks
+from conformance.accelerators.capabilities import CHECKPOINT, DTYPE, EVENT, MEMORY_STATS, RNG, STREAM, Cell, Mode
 from conformance.plan.case import case
 from conformance.suites.operator_claims import skip_if_denied
 
@@ -299,12 +298,15 @@ MOVES = {
 }
 
 
-@case("accelerator.laws.moved_bits", requires=_computes(*MOVES), axes={"dtype": ("float32", "float16", "bfloat16")})
-def test_moved_bits(accelerator, device, dtype, check):
+@case(
+    "accelerator.laws.moved_bits",
+    axes={
+        "dtype": {kind: (DTYPE.on(kind), *_computes(*MOVES, dtype=kind)) for kind in ("float32", "float16", "bfloat16")}
+    },
+)
+def test_moved_bits(device, dtype, check):
     """A function that only moves elements keeps all their bits, the payload and the sign of NaN among them."""
     kind = getattr(torch, dtype)
-    if kind not in accelerator.supported_dtypes():
-        environment_lacks(f"the device does not list {dtype}")
     values = random_bits(kind, 33 * 20).view(33, 20)
     values[0] = edge_values(kind)
     indices = torch.arange(40) * 7 % 33

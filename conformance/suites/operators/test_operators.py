@@ -24,9 +24,7 @@ def test_operator(accelerator, declaration, device, case, check):
     The deep tier gives it many more inputs, and calls the overloads behind it directly.
     """
     from . import cell
-    from .calls import execution
 
-    execution.seeded_by[device.type] = accelerator.manual_seed_all
     check.subnormals = declaration.supports(DENORMALS.cell)
     operator = case.requires[0]
     check.dtypes = frozenset(dtype for dtype in DTYPES if declaration.supports(replace(operator, dtype=dtype)))

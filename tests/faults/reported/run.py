@@ -181,14 +181,15 @@ def judged(chosen: Sequence[Bug], jobs: int, say: Callable[[str], None] = print)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what came of each bug and the scores; write them as data with ``--out``."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.reported.run", description=__doc__)
-    parser.add_argument("--only", default="", help="reports whose name contains this text")
+    parser.add_argument("--only", action="append", help="reports whose name contains this text; repeatable")
     parser.add_argument("--collection", type=int, help="rows of this collection; 3 stands for the first three")
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument("--out", type=Path, help="file for the results as JSON")
     options = parser.parse_args(arguments)
     bench.loaded("sim")
     forks.prepare()
-    chosen = [bug for bug in bugs() if options.only in bug.report and options.collection in (None, bug.collection)]
+    of_collection = [bug for bug in bugs() if options.collection in (None, bug.collection)]
+    chosen = [bug for bug in of_collection if any(text in bug.report for text in options.only or [""])]
     results = judged(chosen, options.jobs, lambda text: print(text, flush=True))
     print(summary(results))
     if options.out:

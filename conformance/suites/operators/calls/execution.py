@@ -19,6 +19,7 @@ from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.modes import with_modes
 from conformance.numerics.trees import leaves, tensors
 from conformance.process import last_call
+from conformance.process.state import seed_devices
 
 from .calls import HOST, Call
 
@@ -230,10 +231,6 @@ def processed(sample: Call, result: Any) -> list[Any]:
     return leaves(sample.process(result) if sample.process else result)
 
 
-#: How an accelerator seeds devices of a type that has no module in torch.
-seeded_by: dict[str, Callable[[int], Any]] = {}
-
-
 def reseed(seed: int, device: torch.device) -> None:
     """Seed the host's generator and those of the device's type.
 
@@ -249,8 +246,7 @@ def reseed(seed: int, device: torch.device) -> None:
         if (seed_all := getattr(module, "manual_seed_all", None)) is not None:
             seed_all(seed)
             return
-    if module is None and device.type in seeded_by:
-        seeded_by[device.type](seed)
+    if module is None and seed_devices(seed):
         return
     generators = getattr(module, "default_generators", ())
     for generator in generators:
