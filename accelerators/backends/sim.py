@@ -16,6 +16,7 @@ from conformance.accelerators.claims import (
     dtypes,
     invariant,
     lacks,
+    stores,
     strided_only,
 )
 from conformance.accelerators.torch_accelerator import TorchAccelerator
@@ -69,6 +70,7 @@ SIM = TorchAccelerator(
     | invariant(can.INVARIANT_GRAPH, "float32", "bfloat16")
     | depends(can.INVARIANT_RANK, "float32", "bfloat16", reason="each rank rounds its part, and gloo adds the parts")
     | dtypes(*_DTYPES, *_INTEGERS)
+    | stores("float8_e4m3fn", "float8_e5m2")
     | strided_only(*_DTYPES, *_INTEGERS)
     | lacks(can.TRITON, "Triton has no code generator for a simulated device", NOT_YET),
 )

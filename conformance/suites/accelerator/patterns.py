@@ -25,6 +25,14 @@ def random_bits(dtype: torch.dtype, count: int) -> torch.Tensor:
     return torch.randint(0, 256, (count * size,), generator=generator, dtype=torch.uint8).view(dtype)
 
 
+def every_value(dtype: torch.dtype) -> torch.Tensor:
+    """Return all values of a dtype of one or two bytes on the host, in the order of their bits."""
+    size = torch.empty(0, dtype=dtype).element_size()
+    numbers = torch.arange(256**size).to(torch.int32)
+    # The low bytes of little-endian int32 numbers.
+    return numbers.view(torch.uint8).view(len(numbers), 4)[:, :size].contiguous().view(dtype).flatten()
+
+
 def edge_values(dtype: torch.dtype) -> torch.Tensor:
     """Return the edge values of a float dtype on the host, each with both signs.
 

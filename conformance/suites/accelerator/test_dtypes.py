@@ -20,7 +20,7 @@ from conformance.numerics.compare import without_nan
 from conformance.plan.case import Level, case
 from conformance.suites.operator_claims import claims
 
-from .patterns import bytes_of, edge_values, random_bits
+from .patterns import bytes_of, edge_values, every_value, random_bits
 
 FLOATS = [name for name in DTYPES if name in FLOATING_DTYPES]
 WITH_BITS = [name for name in DTYPES if name.startswith(("float", "bfloat"))]
@@ -169,8 +169,8 @@ def test_metadata(device, dtype):
 
 
 @case("accelerator.dtype.cast_from_float32", requires=[DTYPE], axes={"dtype": DTYPES})
-def test_cast_from_float32(check, device, dtype):
-    """Casts from float32, and from int64 if it is declared, give the same bits as PyTorch's casts on the host."""
+def test_cast_from_float32(check, declaration, device, dtype):
+    """Casts give the same bits as PyTorch's casts on the host: from float32, and from each other declared dtype."""
     values = torch.cat([torch.linspace(-100.0, 100.0, 4099), torch.tensor([0.0, 1.0, 0.5, 1.5, 2.5, 1 / 3])])
     # C++ leaves casts of negative floats to unsigned integers undefined.
     source = values.abs() if dtype == "uint8" else values
@@ -180,8 +180,35 @@ def test_cast_from_float32(check, device, dtype):
     expected = source.to(dtype_of(dtype))
     wrong = differing_bytes(result, expected)
     assert wrong == 0, f"{wrong} bytes of the cast to {dtype} differ from the cast on the host"
-    if check.dtypes is None or "int64" in check.dtypes:
+    if declaration.supports(DTYPE.on("int64")):
         _check_cast_of_integers(check, device, dtype)
+    for narrow in ("float16", "bfloat16"):
+        if narrow != dtype and declaration.supports(DTYPE.on(narrow)):
+            _check_cast_of_every_value(check, device, narrow, dtype)
+
+
+def _check_cast_of_every_value(check, device, narrow, dtype):
+    """Check the cast of every number of a narrow dtype that the target holds without overflow or subnormal numbers."""
+    target, values = dtype_of(dtype), every_value(dtype_of(narrow))
+    if target is torch.bool:
+        held = ~values.isnan()
+    elif target.is_floating_point or target.is_complex:
+        limits = torch.finfo(target)
+        held = (values.double().abs() <= limits.max) & (values.double().abs() >= limits.smallest_normal)
+    else:
+        limits = torch.iinfo(target)
+        # The largest number of a wide integer is rounded up in float64.
+        held = (values.double() > limits.min / 2) & (values.double() < limits.max / 2)
+    # Subnormal numbers of the source may be flushed; zeros are not numbers of that kind.
+    held = held & (values.abs() >= torch.finfo(values.dtype).smallest_normal) | (values == 0)
+    source = values[held]
+
+    result = check.bits(source.to(device).to(target).cpu())
+
+    expected = source.to(target)
+    wrong = differing_bytes(result, expected)
+    first = source[(bytes_of(result).view(len(source), -1) != bytes_of(expected).view(len(source), -1)).any(1)][:1]
+    assert wrong == 0, f"{wrong} bytes of the cast from {narrow} to {dtype} differ, the first for {first.tolist()}"
 
 
 def _check_cast_of_integers(check, device, dtype):
@@ -223,9 +250,7 @@ def test_cast_to_float32(check, device, dtype):
     if narrow.is_complex:
         source = torch.arange(-500, 500).to(narrow).real
     elif torch.empty(0, dtype=narrow).element_size() <= 2 and narrow is not torch.bool:
-        # Every bit pattern of the dtype: the low bytes of little-endian int32 numbers.
-        source = torch.arange(256 ** torch.empty(0, dtype=narrow).element_size()).to(torch.int32)
-        source = source.view(torch.uint8).view(len(source), 4)[:, : narrow.itemsize].contiguous().view(narrow).flatten()
+        source = every_value(narrow)
     else:
         source = torch.arange(-500, 500).to(narrow)
 

@@ -239,6 +239,10 @@ def test_state_roundtrip(accelerator, declaration, device, function):
     accelerator.set_rng_state(state)
     if torch.equal(accelerator.get_rng_state(), moved) and not torch.equal(moved, state):
         stub("set_rng_state() has no effect: the state is the same before and after the call")
+    read = accelerator.get_rng_state()
+    assert torch.equal(read, state), (
+        f"{differing(read, state)} bytes of the state differ where it is read after it was set"
+    )
     second = draw(1023, device)
 
     said = f"{differing(first, second)} of 1023 numbers differ after set_rng_state()"

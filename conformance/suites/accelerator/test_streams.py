@@ -120,6 +120,33 @@ def test_query(accelerator, device):
     assert all(type(answer) is bool for answer in answers), f"query() returned {answers}; it must return a bool"
     assert answers[1], "query() is False after stream.synchronize()"
     assert stale(target) == 0
+    if accelerator.device_count() > 1:
+        _check_query_from_another_device(accelerator, device)
+
+
+def _check_query_from_another_device(accelerator, device):
+    """Check query() of a device's current stream, which is its default one, while another device is current."""
+    home = accelerator.current_device()
+    away = (home + 1) % accelerator.device_count()
+    there = torch.device(device.type, away)
+    accelerator.set_device(away)
+    try:
+        conveyor, source, side = Conveyor(accelerator, there), numbers(there), accelerator.Stream()
+        target = torch.full_like(source, -1.0)
+        accelerator.synchronize()
+        conveyor.carry(source, target)
+        stream = accelerator.current_stream(away)
+        accelerator.set_device(home)
+        answer = stream.query()
+        accelerator.set_device(away)
+        with accelerator.stream(side):
+            left = stale(target)
+    finally:
+        accelerator.set_device(home)
+    assert not (answer and left), (
+        f"query() of the current stream of device {away} is True while device {home} is current and {left} elements "
+        "are stale"
+    )
 
 
 @case("accelerator.stream.program_order", requires=[STREAM])
@@ -244,6 +271,10 @@ def test_per_device(accelerator, device):
                 "current_stream(1) is another stream than the entered one while device 0 is current"
             )
             accelerator.set_device(1)
+        accelerator.set_device(0)
+        with accelerator.stream(side):
+            found = accelerator.current_device()
+        assert found == 1, f"in the context of a stream of device 1, device {found} is current"
     finally:
         accelerator.set_device(before)
     assert accelerator.current_stream(1) == there

@@ -59,7 +59,7 @@ def payload(case: Case, rank: int, size: int, dtype: torch.dtype, op: str = "") 
     start = seed_of(f"{case.id}/{rank}") % (_BLOCK - size)
     if dtype.is_floating_point:
         floats = _floats()[start : start + size].to(dtype, copy=True)  # in-place collectives do not change the block
-        return _with_special(floats) if op == MOVED else _spread(floats)
+        return _with_special(floats) if op == MOVED else _spread(floats, op)
     return _ranged(_integers().view(dtype)[start : start + size], op)
 
 
@@ -73,13 +73,14 @@ def _with_special(floats: torch.Tensor) -> torch.Tensor:
     return floats
 
 
-#: Powers of two of the smallest and the largest numbers. No sum and no product of four of them leaves the dtype.
-_EXPONENTS = {torch.float16: 2, torch.bfloat16: 28, torch.float32: 28, torch.float64: 200}
+#: Powers of two of the smallest and the largest numbers, of which no product of four leaves the dtype, and no sum.
+_OF_PRODUCTS = {torch.float16: 2, torch.bfloat16: 28, torch.float32: 28, torch.float64: 200}
+_OF_SUMS = {torch.float16: 12, torch.bfloat16: 124, torch.float32: 124, torch.float64: 1018}
 
 
-def _spread(floats: torch.Tensor) -> torch.Tensor:
+def _spread(floats: torch.Tensor, op: str) -> torch.Tensor:
     """Make some numbers large and some small, in the same places on all ranks: a narrower dtype does not hold them."""
-    factor = 2.0 ** _EXPONENTS[floats.dtype]
+    factor = 2.0 ** (_OF_PRODUCTS if op == "product" else _OF_SUMS)[floats.dtype]
     floats[3::11] *= factor
     floats[7::11] /= factor
     return floats

@@ -192,6 +192,10 @@ def _scanned(operands: Operands, run: Any, dtype: torch.dtype, dim: int) -> torc
     return run(given if dim else given.t(), dim)
 
 
+def _counted(operands: Operands, dim: int) -> torch.Tensor:
+    return (operands.terms[:, :257] % 4 > 1).cumsum(dim)
+
+
 #: Quotients and remainders of a tensor: (name, operator, function).
 _DIVISIONS: tuple[tuple[str, str, Callable[[torch.Tensor, Any], torch.Tensor]], ...] = (
     ("floor_divide", "floor_divide", torch.floor_divide),
@@ -560,6 +564,8 @@ EXACT: tuple[Row, ...] = (
     ("elements from the end by lists", "__getitem__", "float32", lambda o: o.halves[[-1, -5], [-9]] + 1),
     ("roll", "roll", "float32", lambda o: torch.roll(o.halves, -2, -1)),
     ("flip", "flip", "float32", lambda o: torch.flip(o.halves, (-1,))),
+    ("one row reversed and doubled", "flip", "float32", lambda o: o.halves[2].flip(0) * 2),
+    ("one long column reversed and doubled", "flip", "float32", lambda o: _long(o).flip(0) * 2),
     ("argmax of ties", "argmax", "float32", lambda o: torch.argmax(o.halves.abs().floor(), -1)),
     *((f"argmax of ties in {dtype}", "argmax", dtype, partial(_largest_of_equals, dtype=getattr(torch, dtype)))
       for dtype in ("float16", "int16", "int64")),
@@ -656,6 +662,10 @@ WRITING: tuple[Row, ...] = (
     ("sums at negative indices", "index_put", "float32",
      lambda o: o.halves.index_put((o.index,), o.halves, accumulate=True)),
     ("one number of int64 by index", "index_add", "int64", partial(_one_by_index, dtype=torch.int64)),
+    ("rows added by index to a row that stands for several", "index_add", "float32",
+     lambda o: torch.index_add(o.halves[:1].expand(4, -1), 0, o.index[:3].abs() % 3, o.halves[:3])),
+    ("rows written by index in a row that stands for several", "index_copy", "float32",
+     lambda o: torch.index_copy(o.halves[:1].expand(4, -1), 0, o.index[:1].abs() % 3, o.halves[1:2])),
     *_same_numbers(),
 )  # fmt: skip
 
@@ -769,6 +779,12 @@ def _turned_cubes(operands: Operands) -> torch.Tensor:
     return cube + 81 * cube.permute(1, 2, 0) + 6561 * cube.permute(2, 0, 1)
 
 
+def _means_beside_others(operands: Operands) -> torch.Tensor:
+    """Return the sums of other rows and means of rows, which have as many numbers as a power of two: they are exact."""
+    given = operands.terms[:, :128]
+    return given.mean(-1, keepdim=True) + torch.zeros_like(given) + operands.terms[:, 128:256]
+
+
 def _compared_with_itself(operands: Operands, compare: Any) -> torch.Tensor:
     """Return how a computed row, and a computed column, compares with itself where one side is expanded."""
     row, column = operands.halves[2:3].sin(), operands.halves[:, 4:5].sin()
@@ -790,6 +806,9 @@ CHAINED: tuple[Row, ...] = (
     ("long sums of the products of columns and rows", "sum", "float32", lambda o: _pairs_of_columns(o, 21)),
     ("sums of products of turned operands", "sum", "float32", _turned_products),
     ("sum of the products of pairs", "sum", "float32", lambda o: (o.halves[0][:, None] * o.halves[8][None, :]).sum(0)),
+    ("means of rows beside zeros and other rows", "mean", "float32", _means_beside_others),
+    ("reciprocals of normalized rows", "nn.functional.layer_norm", "float32",
+     lambda o: torch.round(64 * torch.reciprocal(F.layer_norm(_signs(o), _signs(o).shape[-1:], eps=0.0).abs() + 1))),
     ("variance of a long row", "var", "float32", lambda o: torch.round(8 * _signs(o).var(-1, correction=0))),
     ("mean and variance of a long row", "var_mean", "float32",
      lambda o: torch.round(8 * torch.stack(torch.var_mean(_signs(o), -1, correction=0))).abs()),
@@ -890,7 +909,11 @@ WIDE: tuple[Row, ...] = (
 )  # fmt: skip
 
 #: Exact functions with a running result: the last numbers of a row lie behind the first group of threads.
-RUNNING: tuple[Row, ...] = (*_running(), *_running_integers())
+RUNNING: tuple[Row, ...] = (
+    *_running(),
+    *_running_integers(),
+    *((f"cumsum of truths along {dim}", "cumsum", "bool", partial(_counted, dim=dim)) for dim in (-1, 0)),
+)
 
 #: Exact functions whose zeros have a sign that PyTorch defines: it is copied or taken from the other operand.
 SIGNED = ("neg", "where", "copysign", *(name for name, *_ in _COPIES), "signs of zero for bfloat16",

@@ -458,10 +458,10 @@ def _events_of_cuda(device: torch.device) -> Iterator[None]:
     kind: Any = torch.autograd.profiler.profile
     original, types = kind._parse_kineto_results, torch.autograd.DeviceType
 
-    def function(self: Any, result: Any) -> Any:
-        events = original(self, result)
+    def function(self: Any, *given: Any, **more: Any) -> Any:
+        events = original(self, *given, **more)
         for event in events:
-            if event.device_type is not types.CPU:
+            if event.device_type != types.CPU:
                 event.device_type = types.CUDA
         return events
 

@@ -76,6 +76,11 @@ def _eight_bit_products(dtype: torch.dtype) -> Iterator[Call]:
         )
         for first, second in ((left, right), (left, transposed(right)), (transposed(left), right)):
             yield Call(0, first, (second,), source=f"{rows} x {terms} x {columns}")
+    limits = torch.iinfo(dtype)
+    for end, other in itertools.product((limits.min, limits.max), repeat=2):
+        # 16 bits do not hold the sum of two such products.
+        ends = torch.full((32, 40), end, dtype=dtype), torch.full((40, 32), other, dtype=dtype)
+        yield Call(0, ends[0], (ends[1],), source=f"{end} times {other}")
 
 
 def _activated(dtype: torch.dtype) -> Iterator[Call]:

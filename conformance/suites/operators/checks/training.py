@@ -31,6 +31,7 @@ from conformance.suites.operators.inputs import (
     large,
     lengths,
     long_axes,
+    mixed_dtypes,
     model_sizes,
     no_rows,
     settings,
@@ -53,6 +54,8 @@ _UNUSUAL, _FEW_UNUSUAL = 4, 2
 #: Least dimensions of an image: batch, channels and places. Most tensors of one that gets many batches, and numbers of
 #: dimensions for which there is such a call.
 _IMAGE, _TENSORS, _DIMS = 3, 2, 2
+#: Samples of a cell whose parameters have another dtype.
+_OF_TWO_DTYPES = 2
 #: Divides the elements of large samples for those of many batches.
 _FEWER = 4
 
@@ -242,6 +245,20 @@ def large_numbers(cell: Cell) -> Iterator[Call]:
             yield given
         elif sample is not usual and _is_finite(cell, plainly := sample.named(backward=PLAIN)):
             yield plainly
+
+
+def _check_supported(cell: Cell, sample: Call) -> None:
+    """Compare forward and backward, if the device takes the call: the claim is for tensors of one dtype."""
+    if execution.attempt(execution.execute, cell.info, cell.on(sample)).error is None:
+        check_own(cell, sample)
+    else:
+        cell.check.metric("mixed_dtypes", f"refused: {sample.source}")
+
+
+@source(Mode.TRAINING, _check_supported, dtypes=(torch.bfloat16,), fixed=True, checked=True)
+def wide_parameters(cell: Cell) -> Iterator[Call]:
+    """Yield samples whose tensors behind the first are of float32: their gradients are of float32, too."""
+    yield from mixed_dtypes.with_wide_parameters(cell, unlike(cell, cell.fixed, _OF_TWO_DTYPES))
 
 
 def _is_finite(cell: Cell, sample: Call) -> bool:

@@ -112,6 +112,8 @@ def _convolution(dims: int) -> Make:
         for planes, kernel, given_by_name in _kernels(dims, dtype):
             yield Size(planes, (kernel,), given_by_name)
         yield from _single_windows(dims, dtype)
+        if dtype is torch.float32:  # more channels than a launch has blocks in y and z
+            yield Size(whole(1, 1, *(2,) * dims, dtype=dtype), (whole(ROWS, 1, *(1,) * dims, dtype=dtype),))
         if dtype is torch.float32:  # kernels as long as a signal, over several images; oneDNN takes a second in 16 bits
             long, sides = whole(4, 2, 257, *(1,) * (dims - 1), dtype=dtype, most=1), (3,) * (dims - 1)
             yield Size(whole(2, 4, 263, *sides, dtype=dtype, most=1), (long,), named(groups=2))
@@ -132,6 +134,8 @@ def _transposed(dims: int) -> Make:
             turned = (weight[1] * groups, weight[0] // groups, *weight[2:])
             bias = whole(weight[0], dtype=dtype)
             yield Size(values(image, dtype), (values(turned, dtype), bias), named(groups=groups))
+        if dtype is torch.float32:
+            yield Size(whole(1, 1, *(2,) * dims, dtype=dtype), (whole(1, ROWS, *(1,) * dims, dtype=dtype),))
         for planes, kernel, given_by_name in _kernels(dims, dtype):
             yield Size(planes, (kernel,), given_by_name)
         yield from _grouped(dims, dtype, transposed=True)

@@ -20,6 +20,8 @@ from .families import source
 
 #: Numbers from 6000 on are no numbers of other samples.
 _NUMBER = 6000
+#: Labels of a long target, and steps beside as many.
+_LABELS, _TO_SPARE = 1031, 70
 _TIER = "lengths of 0, 1, full and between"
 
 
@@ -45,6 +47,11 @@ def _ctc(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
     for number, reduction in enumerate(("none", "mean"), 3):
         given = {"reduction": reduction, "zero_infinity": True}
         found.append(replace(sample(number, targets, reduction), args=beyond, kwargs=given))
+    # More labels than a block has threads, and as many steps as they need at least, with some to spare.
+    labels = torch.arange(_LABELS) % 2 + 1
+    long = torch.randn(_LABELS + _TO_SPARE, 1, 3).to(dtype).log_softmax(-1).requires_grad_(requires_grad)
+    given = labels.view(1, -1), torch.tensor([len(long)]), torch.tensor([_LABELS])
+    found.append(Call(_NUMBER + 5, long, given, {"reduction": "none"}, source="many labels"))
     return found
 
 

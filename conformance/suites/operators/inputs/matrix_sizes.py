@@ -145,6 +145,7 @@ def _solutions(dtype: torch.dtype) -> Iterator[Size]:
     """Yield batches of matrices with the right-hand sides of their equations."""
     for matrices in _matrices(dtype):
         yield Size(matrices, (whole(ROWS, 2, 1, dtype=dtype),), trained=False)
+        yield Size(matrices[:2], (whole(2, 2, MOST_ROWS, dtype=dtype),), trained=False)
 
 
 @sizes_of("cholesky_solve", "triangular_solve")
@@ -152,6 +153,21 @@ def _solutions_behind(dtype: torch.dtype) -> Iterator[Size]:
     """Yield right-hand sides of equations with their batch of matrices, which these operators take second."""
     for matrices in _matrices(dtype):
         yield Size(whole(ROWS, 2, 1, dtype=dtype), (matrices,), trained=False)
+        yield Size(whole(2, 2, MOST_ROWS, dtype=dtype), (matrices[:2].triu(),), trained=False)
+
+
+#: Matrices of a batch of which each has more rows than a block.
+_MANY: Final = 259
+
+
+@sizes_of("linalg.solve_triangular")
+def _many_triangles(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield triangular matrices with many right-hand sides, and many matrices of many rows."""
+    if dtype is not torch.float32:
+        return
+    small, large = torch.tensor([[2.0, 1.0], [0.0, 4.0]]), torch.eye(_MANY).expand(_MANY, -1, -1)
+    yield Size(small.repeat(2, 1, 1), (whole(2, 2, MOST_ROWS, dtype=dtype),), named(upper=True), trained=False)
+    yield Size(large, (whole(_MANY, _MANY, 1, dtype=dtype),), named(upper=False), trained=False)
 
 
 # --- matrices around the blocks of factorisations ---------------------------------------------------------------------

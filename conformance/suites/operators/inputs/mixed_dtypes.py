@@ -7,7 +7,7 @@ equal dtypes. The values are at the ends of the dtypes, and every pair of them i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -93,14 +93,19 @@ def mixed_dtypes(cell: Cell) -> Iterator[Call]:
 @source(Mode.INFERENCE, compare, dtypes=(torch.bfloat16, torch.float16), fixed=True, checked=True)
 def wide_parameters(cell: Cell) -> Iterator[Call]:
     """Yield samples whose tensors behind the first are of float32, as models keep the weights of norms in 16 bits."""
-    for sample in unlike(cell, cell.fixed):
+    yield from with_wide_parameters(cell, unlike(cell, cell.fixed))
+
+
+def with_wide_parameters(cell: Cell, samples: Iterable[Call]) -> Iterator[Call]:
+    """Yield the samples that have tensors of the cell's dtype behind the first one, with these in float32."""
+    for sample in samples:
         first, *others = sample.tensors or (None,)
         if first is not sample.input or not cell.check.declares(torch.float32):
             continue
         wide = sample
         for tensor in others:
             if tensor.dtype is cell.dtype and tensor.layout is torch.strided:
-                wide = wide.with_tensor(tensor, tensor.detach().float())
+                wide = wide.with_tensor(tensor, tensor.detach().float().requires_grad_(tensor.requires_grad))
         if wide is not sample:
             yield replace(wide, number=_WIDE + sample.number, source="parameters in float32")
 

@@ -24,8 +24,8 @@ from conformance.suites.operators.judge.cells import Cell
 from .comparing import check_call
 from .families import Stage, source
 
-#: Numbers from 9700 on are no numbers of other samples with this source.
-_NUMBER = 9750
+#: Numbers from 11000 on are no numbers of other samples.
+_NUMBER = 11_000
 #: One more than a launch has in y and z, and a prime.
 ROWS: Final = 65537
 #: Rows beyond 2^19, where a grid of 8 rows in a block passes 65,535 blocks.
@@ -51,6 +51,8 @@ _BETWEEN: Final = (41, 81, 161, 321, 641, 1281)
 #: Widths of models: hidden and intermediate sizes of language, vision and speech models. Few are multiples of 1,024.
 _WIDTHS: Final = (768, 896, 1152, 1536, 2304, 2816, 3584, 4608, 4864, 5632, 6144, 6912, 7168, 8960, 9216, 9728,
                   11008, 13824, 14336, 18944, 25600, 27648, 28672)  # fmt: skip
+#: Rows of a column that is sorted: more than a kernel has in memory for a block, and no multiple of one.
+_COLUMN: Final = 131_101
 #: Truth values that are counted: a mask of a batch of long texts, and a few.
 _TRUTHS: Final = (1 << 19) + 21
 #: Dtypes that have one kernel each.
@@ -58,6 +60,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _DTYPES = (*_FLOATS, torch.int64, torch.int32)
 #: Dtypes whose sums and counts have another dtype: one that counts in the same bits passes its end.
 _NARROW = (torch.bool, torch.uint8, torch.int8, torch.int16)
+_COMPLEX, _SPECTRA = (torch.complex64, torch.complex128), ("fft.fft", "fft.ifft")
 _COUNTING = ("sum", "nansum", "count_nonzero", "cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin")
 
 
@@ -100,7 +103,7 @@ def has_sizes(info: Any) -> bool:
     return info.full_name in _MAKERS
 
 
-@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=(*_DTYPES, *_NARROW))
+@source(Mode.INFERENCE, check_call, stage=Stage.LARGE, dtypes=(*_DTYPES, *_NARROW, *_COMPLEX))
 def model_sizes(cell: Cell) -> Iterator[Call]:
     """Yield calls with the sizes that models have."""
     yield from calls(cell, trained=False)
@@ -110,7 +113,8 @@ def calls(cell: Cell, *, trained: bool) -> Iterator[Call]:
     """Yield the calls of an operator in the dtype of a cell, with gradients or without."""
     if not has_sizes(cell.info) or (trained and cell.dtype not in _FLOATS):
         return
-    if cell.dtype in _NARROW and cell.info.full_name not in _COUNTING:
+    few = _COUNTING if cell.dtype in _NARROW else _SPECTRA if cell.dtype in _COMPLEX else (cell.info.full_name,)
+    if cell.info.full_name not in few:
         return
     for order, size in enumerate(sizes(cell.info.full_name, cell.dtype)):
         if trained and not size.trained:
@@ -303,6 +307,14 @@ def _transforms(dtype: torch.dtype) -> Iterator[Size]:
     """Yield vectors to transform, of lengths that are no powers of two; none but in float32."""
     for length in _LENGTHS if dtype is torch.float32 else ():
         yield Size(whole(2, length, dtype=dtype), (), named(n=length), trained=False)
+
+
+@sizes_of("fft.fft", "fft.ifft")
+def _columns_of_spectra(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield complex columns to transform."""
+    for length in (*_LENGTHS, 4096) if dtype.is_complex else ():
+        real, imaginary = whole(length, 2, dtype=torch.float64), whole(2, length, dtype=torch.float64).t()
+        yield Size(torch.complex(real, imaginary).to(dtype), (), named(dim=0), trained=False)
 
 
 @sizes_of("fft.irfft", "fft.hfft")
@@ -528,12 +540,21 @@ def _sort(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(_all_unlike(shape, dtype), trained=False)
 
 
+@sizes_of("sort", "argsort")
+def _sorted_columns(dtype: torch.dtype) -> Iterator[Size]:
+    """Yield long columns to sort without equal elements."""
+    if dtype in (torch.float32, torch.int64):
+        yield Size(_all_unlike((_COLUMN, 2), dtype), (0,), trained=False)
+
+
 @sizes_of("topk")
 def _topk(dtype: torch.dtype) -> Iterator[Size]:
     """Yield rows without equal elements, each with a number of largest elements to find."""
     words = [((1, words), 50) for words in _VOCABULARIES]
     for shape, most in (((ROWS, 3), 2), ((2, WORDS), 50), ((TERMS,), 2049), *words):
         yield Size(_all_unlike(shape, dtype), (most,), trained=False)
+    if dtype in (torch.float32, torch.int64):
+        yield Size(_all_unlike((_COLUMN, 2), dtype), (50, 0), trained=False)
 
 
 @sizes_of("kthvalue")
@@ -541,6 +562,8 @@ def _kth(dtype: torch.dtype) -> Iterator[Size]:
     """Yield rows without equal elements, with a place in their order: many rows, also with NaN, and long ones."""
     for shape, place in (((ROWS, 3), 2), ((2, WORDS), 50), ((1, TERMS), 2049)):
         yield Size(_all_unlike(shape, dtype), (place,), trained=False)
+    if dtype in (torch.float32, torch.int64):
+        yield Size(_all_unlike((_COLUMN, 2), dtype), (50, 0), trained=False)
     if dtype.is_floating_point:
         rows = _all_unlike((600, 8), torch.float32).remainder(8)
         rows[::7, 3] = math.nan
@@ -561,7 +584,8 @@ def _channels_last(dtype: torch.dtype) -> torch.Tensor:
 @sizes_of("add", "mul", "sub", "div.no_rounding_mode", "maximum", "eq", "pow")
 def _pairs(dtype: torch.dtype) -> Iterator[Size]:
     """Yield two operands: images with a number for each channel, a column with a row, and rows in widths of models."""
-    yield Size(_channels_last(dtype), (positive(CHANNELS, 1, 1, dtype=dtype),))
+    for shape in ((CHANNELS, 1, 1), (1, CHANNELS, 1, 1)):
+        yield Size(_channels_last(dtype), (positive(*shape, dtype=dtype),))
     yield Size(positive(ROWS, 1, dtype=dtype), (positive(1, 3, dtype=dtype),))
     for width in _WIDTHS:
         yield Size(positive(2, width, dtype=dtype), (positive(2, width, dtype=dtype).flip(1),))

@@ -22,9 +22,11 @@ from conformance.suites.operators.judge.cells import Cell
 from .comparing import check_call
 from .families import source
 
-#: Numbers from 9680, 9945 and 9975 on are no numbers of other samples.
-_NUMBER, _OF_ONE, _VECTOR = 9680, 9975, 9945
+#: Numbers from 9680, 9945, 9975 and 10300 on are no numbers of other samples.
+_NUMBER, _OF_ONE, _VECTOR, _OF_NONE, _OF_ALIKE = 9680, 9975, 9945, 10_300, 10_310
 _SHAPE = (2, 3, 1, 2, 5)
+#: Which of six dimensions are reduced: all but one, and every second one.
+_OF_SIX = ((0, 1, 3, 4, 5), (0, 2, 4), (1, 3, 5))
 #: Fewer dimensions, each of which may have a kernel of its own.
 _FEWER = (2, 3, 4)
 #: Reductions along one dimension, and of all elements, that the database does not count among its reductions.
@@ -36,6 +38,10 @@ _LENGTHS: Final = (33, 65, 100, 129, 200, 257, 400, 513)
 _OF_PASSES: Final = (8209, 20011)
 #: The only one without ``keepdim``.
 _WITHOUT_KEEPDIM = "count_nonzero"
+
+
+#: Shapes, and the dimension of one element that is reduced.
+_ONE_ELEMENT: Final = (((1, 7), 0), ((7, 1), 1), ((2, 1, 3), 1), ((1, 7, 1, 1, 1), -3), ((1, 1, 7, 1), -4))
 
 
 @source(Mode.INFERENCE, check_call, fixed=True)
@@ -56,9 +62,25 @@ def reductions(cell: Cell) -> Iterator[Call]:
         given = _values(cell.dtype, negative=True)[(0,) * (len(_SHAPE) - dims)]
         said = f"values of one sign in {dims} dimensions"
         yield Call(_NUMBER + order, given, (), {"dim": min(dim, dims - 1), **kept}, source=said)
-    for order, (shape, dim) in enumerate((((1, 7), 0), ((7, 1), 1), ((2, 1, 3), 1))):
+    for order, (shape, dim) in enumerate(_ONE_ELEMENT):
         given = _values(cell.dtype, negative=True).flatten()[: math.prod(shape)].view(shape)
         yield Call(_OF_ONE + order, given, (), {"dim": dim}, source="one element along the dimension")
+
+
+@source(Mode.INFERENCE, check_call, once=True, fixed=True)
+def several_dimensions(cell: Cell) -> Iterator[Call]:
+    """Yield calls along several of six dimensions, and along none by name, which reduces all, with and without them."""
+    if not (is_a(cell.info, "ReductionOpInfo") and getattr(cell.info, "supports_multiple_dims", False)):
+        return
+    given = _values(cell.dtype, negative=True)
+    six = torch.stack((_values(cell.dtype, negative=False), given))
+    ways = [(six, {"dim": dims}) for dims in _OF_SIX]
+    if cell.info.name != _WITHOUT_KEEPDIM:
+        ways += [(given, {"dim": None, "keepdim": kept}) for kept in (False, True)]
+    for order, (values, named) in enumerate(ways):
+        call = Call(_OF_NONE + order, values, (), named, source="several of six dimensions, or none by name")
+        if host_call(cell.info.op, call).comparable:
+            yield call
 
 
 @source(Mode.INFERENCE, check_call, dtypes=(torch.float32, torch.int64), fixed=True)
@@ -73,6 +95,13 @@ def vectors(cell: Cell) -> Iterator[Call]:
         spread = steps / 1024 if length in _LENGTHS else (steps / length - 0.5) / 8
         values = 1 + spread if cell.dtype.is_floating_point else steps % 3 + 1
         given = Call(_VECTOR + order, values.to(cell.dtype), (), {"dim": 0} if along_one else {}, source="one vector")
+        if host_call(cell.info.op, given).comparable:
+            yield given
+    for order, value in enumerate((-0.0, -torch.inf) if cell.dtype.is_floating_point else ()):
+        # A largest number begins with the lowest one, and zeros are above it.
+        alike = torch.full((_OF_PASSES[0],), value, dtype=cell.dtype)
+        named = {"dim": 0} if along_one else {}
+        given = Call(_OF_ALIKE + order, alike, (), named, source=f"one vector of {value} alone")
         if host_call(cell.info.op, given).comparable:
             yield given
 

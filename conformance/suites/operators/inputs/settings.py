@@ -43,7 +43,7 @@ _INTEGERS = (257, 259, 517, 521)
 #: Numbers that print alike with six decimals.
 _TINY = (2.0**-23, 2.0**-22)
 #: Multiplies coordinates that are at most about 1 within an image. Such samples have numbers of their own.
-_FAR, _BEYOND = 7.3, 500
+_FAR, _BEYOND, _AT_BORDERS = 7.3, 500, 50
 #: Wider dtypes, for arguments that name the dtype of the result.
 _WIDER = {torch.float32: torch.float64, torch.int32: torch.int64}
 #: Dtypes that show a number rounded to 8 bits.
@@ -252,9 +252,13 @@ def with_numbers_at(sample: Call, values: dict[int, Any]) -> Call:
 def beyond(info: Any, samples: list[Call]) -> Iterator[Call]:
     """Yield the samples with coordinates several images away, for operators that take such coordinates."""
     for sample in samples if facts(info.name).far_coordinates else ():
-        far = sample.tensors[1].detach() * _FAR
-        changed = sample.with_tensor(sample.tensors[1], far.requires_grad_(sample.tensors[1].requires_grad))
-        yield replace(changed, number=_NUMBER + _BEYOND + sample.number, source="coordinates far beyond the image")
+        known = sample.tensors[1].detach()
+        # Two of three lie on a border: there gradients end, or do not.
+        at_borders = torch.where(torch.arange(known.numel()).view(known.shape) % 3 > 0, known.sign(), known)
+        for turn, (places, said) in enumerate(((known * _FAR, "far beyond the image"), (at_borders, "at borders"))):
+            changed = sample.with_tensor(sample.tensors[1], places.requires_grad_(sample.tensors[1].requires_grad))
+            number = _NUMBER + _BEYOND + turn * _AT_BORDERS + sample.number
+            yield replace(changed, number=number, source=f"coordinates {said}")
 
 
 # --- defaults ---------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from .kinds import unlike
 from .special_values import FACTORS, Change, is_real, of_values
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 #: Elements of a long sample of wide integers, or of special values.
 _LONG = 8209
 #: Relative and absolute tolerance where only other numbers count.
@@ -210,26 +211,48 @@ def long_integers(cell: Cell) -> Iterator[Change]:
             yield replace(change, in_forms=False)
 
 
-@source(Mode.INFERENCE, check_call, stage=Stage.SEVERAL, dtypes=_INTEGERS, values=True)
-def ordered_ends(cell: Cell) -> Iterator[Call]:
-    """Yield unlike samples of what orders or selects elements, with the ends of a dtype of integers among them.
+#: Functions of complex numbers whose results are numbers of the dtype for numbers near the largest one.
+_OF_LARGE = ("abs", "angle", "div.no_rounding_mode", "log", "log10", "log2", "reciprocal", "rsqrt", "sgn", "sqrt")
+#: Numbers from 10330 on are no numbers of other samples.
+_NUMBER_OF_LARGE = 10_330
 
-    A kernel that orders downwards by the negated numbers has no number for the smallest one.
+
+@source(Mode.INFERENCE, check_call, dtypes=(torch.complex64, torch.complex128))
+def large_complex(cell: Cell) -> Iterator[Call]:
+    """Yield complex numbers whose squares the dtype does not hold, or holds as zero."""
+    if cell.info.full_name not in _OF_LARGE:
+        return
+    limits = torch.finfo(cell.dtype)
+    directions = torch.polar(torch.ones(13), torch.arange(13) * 2.4 + 0.3).to(torch.complex128)
+    for order, scale in enumerate((limits.max / 4, limits.tiny * 8)):
+        given = (directions * scale).to(cell.dtype)
+        args = (given.flip(0),) if cell.info.full_name.startswith("div") else ()
+        call = Call(_NUMBER_OF_LARGE + order, given, args, source=f"numbers of {scale:.0e}")
+        if host_call(cell.info.op, call).finite:
+            yield call
+
+
+@source(Mode.INFERENCE, check_call, stage=Stage.SEVERAL, dtypes=(*_INTEGERS, *_FLOATS), values=True)
+def ordered_ends(cell: Cell) -> Iterator[Call]:
+    """Yield unlike samples of what orders or selects elements, with the ends of the dtype among them.
+
+    A kernel that orders downwards by the negated numbers has no number for the smallest integer, and one that begins
+    with the lowest number finds no place for it.
     """
     known = facts(cell.info.name)
     if not (known.stable or known.gathers or known.selects or known.distinct or known.open_for_repeated):
         return
-    limits = torch.iinfo(cell.dtype)
+    limits = (torch.finfo if cell.dtype.is_floating_point else torch.iinfo)(cell.dtype)
     for sample in unlike(cell, cell.samples):
         tensor = sample.input
         if not isinstance(tensor, torch.Tensor) or tensor.dtype is not cell.dtype or tensor.numel() < 2:
             continue
         # The others are unlike, so that only one order is right.
-        numbers = torch.arange(tensor.numel()) * 37 % 101 + 1
+        numbers = (torch.arange(tensor.numel()) * 37 % 101 + 1).to(cell.dtype)
         numbers[torch.arange(len(numbers)) % 5 == 1] = limits.max
         numbers[torch.arange(len(numbers)) % 5 == 3] = limits.min
         numbers[0] = limits.min
-        ends = numbers.to(cell.dtype).view(tensor.shape)
+        ends = numbers.view(tensor.shape)
         yield replace(sample.with_tensor(tensor, ends), change="the ends of the dtype")
 
 
