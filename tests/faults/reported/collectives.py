@@ -553,7 +553,7 @@ def _as_unsigned(original: Any, call: Any, written: str) -> Any:
     return work
 
 
-# --- held rows of the sixth collection ---
+# --- rows of the sixth collection that were held out, and opened ---
 
 #: Conditions on the tensors of a call.
 HELD: dict[str, Callable[[list[torch.Tensor]], bool]] = {
@@ -568,7 +568,7 @@ def _divided_twice(target: torch.Tensor, before: torch.Tensor, group: Any) -> No
 EDITS["divided twice"] = _divided_twice
 
 
-# --- held rows of the eighth collection ---
+# --- rows of the eighth collection that were held out, and opened ---
 
 
 def _signed(original: Any, call: Any, written: str) -> Any:
@@ -581,12 +581,12 @@ HELD["uint8"] = lambda tensors: tensors[0].dtype is torch.uint8
 _OF_PARTS["signed"] = _signed
 
 
-# --- held rows of the tenth collection ---
+# --- rows of the tenth collection that were held out, and opened ---
 
 HELD["above 1e37"] = lambda tensors: any(bool((tensor.abs() > 1e37).any()) for tensor in tensors)
 
 
-# --- held rows of the twelfth collection ---
+# --- rows of the twelfth collection that were held out, and opened ---
 
 HELD["integer"] = lambda tensors: not tensors[0].is_floating_point() and not tensors[0].is_complex()
 HELD["small"] = lambda tensors: tensors[0].numel() > 0 and bool((tensors[0].abs() < 2e-3).all())

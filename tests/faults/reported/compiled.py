@@ -1149,7 +1149,7 @@ def compiling(effect: str, device: torch.device) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-# --- held rows of the sixth collection ---
+# --- rows of the sixth collection that were held out, and opened ---
 
 
 def _first_running_dimension(node: Node) -> None:
@@ -1164,7 +1164,7 @@ def _first_running_dimension(node: Node) -> None:
 EFFECTS["first running dimension"] = _first_running_dimension
 
 
-# --- held rows of the seventh collection ---
+# --- rows of the seventh collection that were held out, and opened ---
 
 
 def _indices_wrapped(node: Node) -> None:
@@ -1179,7 +1179,7 @@ def _indices_wrapped(node: Node) -> None:
 EFFECTS["indices wrapped"] = _indices_wrapped
 
 
-# --- held rows of the eighth collection ---
+# --- rows of the eighth collection that were held out, and opened ---
 
 
 def _leading_axis_exchanged(node: Node) -> None:
@@ -1200,7 +1200,7 @@ def _leading_axis_exchanged(node: Node) -> None:
 EFFECTS["leading axis exchanged"] = _leading_axis_exchanged
 
 
-# --- held rows of the tenth collection ---
+# --- rows of the tenth collection that were held out, and opened ---
 
 
 def _zeros_not_written(node: Node) -> None:
@@ -1225,7 +1225,7 @@ EFFECTS |= {
 }
 
 
-# --- held rows of the eleventh collection ---
+# --- rows of the eleventh collection that were held out, and opened ---
 
 
 def _later_value(node: Node) -> None:
@@ -1272,7 +1272,7 @@ EFFECTS["later value of the input"] = _later_value
 EFFECTS["means of the next row"] = _next_rows_mean
 
 
-# --- held rows of the twelfth collection ---
+# --- rows of the twelfth collection that were held out, and opened ---
 
 
 def _comes_from_norm(node: Any, most: int = 4) -> bool:
@@ -1304,7 +1304,7 @@ EFFECTS["reciprocal of a norm scaled"] = _reciprocal_of_norm
 EFFECTS["norm without weights zero"] = _norm_without_weights
 
 
-# --- held rows of the thirteenth collection ---
+# --- rows of the thirteenth collection that were held out, and opened ---
 
 
 def _parity_of_truths(node: Node) -> None:
@@ -1327,7 +1327,7 @@ EFFECTS["parity of truths"] = _parity_of_truths
 EFFECTS["bounds in 16 bits"] = _bounds_in_16_bits
 
 
-# --- held rows of the fourteenth collection ---
+# --- rows of the fourteenth collection that were held out, and opened ---
 
 
 def _written_to_all_rows(node: Node) -> None:

@@ -498,7 +498,7 @@ EFFECTS: dict[str, Callable[[torch.device], Any]] = {
 }
 
 
-# --- held rows of the sixth collection ---
+# --- rows of the sixth collection that were held out, and opened ---
 
 
 @contextmanager
@@ -548,7 +548,7 @@ EFFECTS |= {
 }
 
 
-# --- held rows of the eighth collection ---
+# --- rows of the eighth collection that were held out, and opened ---
 
 
 @contextmanager
@@ -568,7 +568,7 @@ def _live_bytes_doubled(device: torch.device) -> Iterator[None]:
 EFFECTS["live bytes doubled"] = _live_bytes_doubled
 
 
-# --- held rows of the thirteenth collection ---
+# --- rows of the thirteenth collection that were held out, and opened ---
 
 
 @contextmanager

@@ -1696,7 +1696,7 @@ EFFECTS: dict[str, Callable[[Call], Any]] = {
 }
 
 
-# --- held rows of the sixth collection ---
+# --- rows of the sixth collection that were held out, and opened ---
 
 
 def _borders_as_zeros(call: Call) -> Any:
@@ -1714,7 +1714,7 @@ def _borders_as_zeros(call: Call) -> Any:
 EFFECTS["borders as zeros"] = _borders_as_zeros
 
 
-# --- held rows of the seventh collection ---
+# --- rows of the seventh collection that were held out, and opened ---
 
 
 def _not_solved_beyond(call: Call) -> Any:
@@ -1749,7 +1749,7 @@ EFFECTS |= {
 }
 
 
-# --- held rows of the eighth collection ---
+# --- rows of the eighth collection that were held out, and opened ---
 
 
 def _at_the_word(call: Call) -> Any:
@@ -1800,7 +1800,7 @@ EFFECTS |= {
 }
 
 
-# --- held rows of the ninth collection ---
+# --- rows of the ninth collection that were held out, and opened ---
 
 
 def _pairs_saturated(call: Call) -> Any:
@@ -1844,7 +1844,7 @@ EFFECTS["later draws without weights"] = _later_draws_without_weights
 EFFECTS["floor of the quotient"] = _floor_of_the_quotient
 
 
-# --- held rows of the tenth collection ---
+# --- rows of the tenth collection that were held out, and opened ---
 
 
 def _two_turns_off(call: Call) -> Any:
@@ -1877,7 +1877,7 @@ EFFECTS |= {
 }
 
 
-# --- held rows of the eleventh collection ---
+# --- rows of the eleventh collection that were held out, and opened ---
 
 
 def _scales_left_out(call: Call) -> Any:
@@ -1918,7 +1918,7 @@ EFFECTS["all in the first place"] = _all_in_the_first_place
 EFFECTS["nan above 256"] = _nan_above_256
 
 
-# --- held rows of the twelfth collection ---
+# --- rows of the twelfth collection that were held out, and opened ---
 
 
 def _tangent_lost(call: Call) -> Any:
@@ -1958,7 +1958,7 @@ EFFECTS["indexed dimension first"] = _indexed_first
 EFFECTS["last rows left out"] = _last_rows_left_out
 
 
-# --- held rows of the fourteenth collection ---
+# --- rows of the fourteenth collection that were held out, and opened ---
 
 
 def is_dim_given_as_none(call: Call) -> bool:

@@ -928,7 +928,7 @@ def spoiled(effect: str, call: Call) -> Any:
     return _read(call, place, READS[rest])
 
 
-# --- held rows of the sixth collection ---
+# --- rows of the sixth collection that were held out, and opened ---
 
 
 def _has_even_channels(call: Call) -> bool:
@@ -950,28 +950,28 @@ HELD: dict[str, Callable[[Call], bool]] = {
 VALUES["512"] = lambda t: torch.full_like(t, 512)
 
 
-# --- held rows of the seventh collection ---
+# --- rows of the seventh collection that were held out, and opened ---
 
 TESTS["negative zeros"] = _any(lambda t: t.is_floating_point() and bool(((t == 0) & t.signbit()).all()))
 VALUES["-inf"] = lambda t: torch.full_like(t, -torch.inf)
 VALUES["bits of float64"] = lambda t: t.to(torch.float64).view(torch.int64)
 
 
-# --- held rows of the ninth collection ---
+# --- rows of the ninth collection that were held out, and opened ---
 
 
 VALUES["pattern"] = lambda t: torch.full_like(t, -0x55555556)
 VALUES["tiny"] = lambda t: torch.full_like(t, 2.0**-33)
 
 
-# --- held rows of the tenth collection ---
+# --- rows of the tenth collection that were held out, and opened ---
 
 
 NUMBERS["are 2 1"] = lambda values: list(values) == [2, 1]
 NUMBERS["entries 2"] = lambda values: len(values) == 2
 
 
-# --- held rows of the eleventh collection ---
+# --- rows of the eleventh collection that were held out, and opened ---
 
 
 def _has_large_prime(t: torch.Tensor) -> bool:
@@ -992,7 +992,7 @@ def _largest_factor(size: int) -> int:
 TESTS["large prime"] = _any(_has_large_prime)
 
 
-# --- held rows of the twelfth collection ---
+# --- rows of the twelfth collection that were held out, and opened ---
 
 
 def _grows_and_shrinks(call: Call) -> bool:
@@ -1006,7 +1006,7 @@ HELD["grows and shrinks"] = _grows_and_shrinks
 HELD["first dimension whole"] = lambda call: bool(call.values[1]) and call.values[1][0] is None
 
 
-# --- held rows of the thirteenth collection ---
+# --- rows of the thirteenth collection that were held out, and opened ---
 
 
 def _is_small_and_whole(exponent: object) -> bool:
@@ -1018,7 +1018,7 @@ HELD["small whole exponent"] = lambda call: _is_small_and_whole(call.values[plac
 VALUES["bits of float32"] = lambda t: t.to(torch.float32).view(torch.int32)
 
 
-# --- held rows of the fourteenth collection ---
+# --- rows of the fourteenth collection that were held out, and opened ---
 
 
 VALUES["once"] = _once
