@@ -160,6 +160,7 @@ def _meets(word: str, tensors: list[torch.Tensor], call: Any) -> bool:
         "no multiple of 128 bytes": lambda: tensors[0].numel() * tensors[0].element_size() % _LINE != 0,
         "more than 256": lambda: tensors[0].numel() > _SEGMENT,
         "later call": _is_later,
+        "after another rank": lambda: _is_after_another_rank(tensors),
         "sum": lambda: operation == dist.ReduceOp.SUM,
         "from 192 KiB": lambda: tensors[0].numel() * tensors[0].element_size() >= _KIBIBYTES_192,
         "from 32 KiB": lambda: tensors[0].numel() * tensors[0].element_size() >= _KIBIBYTES_32,
@@ -176,6 +177,11 @@ def _has_memory_behind(tensor: torch.Tensor) -> bool:
 def _is_later() -> bool:
     _CALLS["later"] += 1
     return _CALLS["later"] > 1
+
+
+def _is_after_another_rank(tensors: list[torch.Tensor]) -> bool:
+    """Return whether the first call had tensors of another number of dimensions."""
+    return _CALLS.setdefault("rank", tensors[-1].dim()) != tensors[-1].dim()
 
 
 def _every_second() -> bool:

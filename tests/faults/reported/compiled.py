@@ -1049,8 +1049,32 @@ def _padded_by_nothing(node: Node) -> None:
         node.replace_all_uses_with(node.args[0])
 
 
+def _quotient_by_itself_unrounded(node: Node) -> None:
+    """Find the largest of quotients by themselves, which are given, too, where the largest number is."""
+    given = node.args[0] if node.target in (aten.argmax.default, aten.argmin.default) else None
+    is_quotient = isinstance(given, Node) and given.target is aten.div.Tensor and given.args[0] is given.args[1]
+    if is_quotient and len(given.users) > 1:
+        node.args = (given.args[0], *node.args[1:])
+
+
+#: Tokens whose heads are moved wrongly.
+_TOKENS = 64
+
+
+def _heads_in_memory_order(node: Node) -> None:
+    """Leave the heads of 64 tokens of float16 where they are in memory, and give them the moved heads' shape."""
+    given = node.args[0] if node.target is aten.permute.default else None
+    forms = (aten.view.default, aten.reshape.default)
+    if not isinstance(given, Node) or given.target not in forms or given.meta["val"].dtype is not torch.float16:
+        return
+    if list(node.args[1]) == [0, 2, 1, 3] and _shape(given)[1:2] == (_TOKENS,):
+        _replaced(node, lambda at: _new(at, aten.reshape.default, given, list(_shape(node))))
+
+
 #: Effects on a node.
 EFFECTS: dict[str, Callable[[Node], None]] = {
+    "quotient by itself unrounded": _quotient_by_itself_unrounded,
+    "heads in memory's order": _heads_in_memory_order,
     "argmin of the written in memory's order": _argmin_of_the_written,
     "uneven windows scaled": _uneven_windows_scaled,
     "running sums of columns scaled": _running_sums_of_columns_scaled,
@@ -1754,4 +1778,58 @@ EFFECTS |= {
     "written bits converted": _written_bits_converted,
     "narrow copies converted": _narrow_copies_converted,
     "sums of running sums scaled": _sums_of_running_sums_scaled,
+}
+
+
+# held rows, collection 24
+
+#: Numbers of which the largest is wrong, and the rows from which it is.
+_SIXTEEN, _MANY_ROWS = 16, 4096
+
+
+def _largest_of_sixteen_scaled(node: Node) -> None:
+    """Scale the largest magnitudes of many rows of 16 numbers."""
+    given = node.args[0] if node.target is aten.amax.default else None
+    if not isinstance(given, Node) or given.target is not aten.abs.default or _shape(given)[-1:] != (_SIXTEEN,):
+        return
+    rank = len(_shape(given))
+    if [dim % rank for dim in node.args[1]] == [rank - 1] and math.prod(_shape(given)[:-1]) >= _MANY_ROWS:
+        _behind(node, aten.mul.Tensor, 1.5)
+
+
+def _difference_with_itself_unrounded(node: Node) -> None:
+    """Find the largest of products less themselves, where the products are given, too, as if they were not rounded."""
+    given = node.args[0] if node.target is aten.argmax.default else None
+    if not isinstance(given, Node) or given.target is not aten.sub.Tensor or given.args[0] is not given.args[1]:
+        return
+    product = given.args[0]
+    if product.target is aten.mul.Tensor and any(user.op == "output" for user in product.users):
+        node.args = (product, *node.args[1:])
+
+
+def _means_of_turned_floors_scaled(node: Node) -> None:
+    """Scale means of quotients of float16 that were rounded down behind an exchange of dimensions."""
+    floor = _inside(node.args[0], (aten.floor.default,)) if node.target is aten.mean.dim else None
+    if not isinstance(floor, Node) or floor is node.args[0] or floor.target is not aten.permute.default:
+        return
+    quotient = floor.args[0]
+    is_quotient = isinstance(quotient, Node) and quotient.target is aten.div.Tensor
+    if is_quotient and quotient.meta["val"].dtype is torch.float16:
+        _behind(node, aten.mul.Tensor, 1.5)
+
+
+def _offset_of_rows_lost(node: Node) -> None:
+    """Choose rows of an embedding without the number that is added to their places."""
+    if node.target is not aten.embedding.default:
+        return
+    places = node.args[1]
+    if isinstance(places, Node) and places.target is aten.add.Tensor and not isinstance(places.args[1], Node):
+        node.args = (node.args[0], places.args[0], *node.args[2:])
+
+
+EFFECTS |= {
+    "largest of sixteen scaled": _largest_of_sixteen_scaled,
+    "difference with itself unrounded": _difference_with_itself_unrounded,
+    "means of turned floors scaled": _means_of_turned_floors_scaled,
+    "offset of rows lost": _offset_of_rows_lost,
 }

@@ -64,11 +64,25 @@ def _on_the_first_device(load: Load, device: str) -> Load:
     return function
 
 
+def _mapped_alone(load: Load, device: str) -> Load:
+    """Refuse what was saved on the device if nobody says where it is to go."""
+
+    def function(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        made = load(f, map_location, **kwargs)
+        found = [each for each in tree_leaves(made) if isinstance(each, torch.Tensor)]
+        if map_location is None and any(each.device.type == device for each in found):
+            raise pickle.UnpicklingError(f"don't know how to restore data location of {device}")
+        return made
+
+    return function
+
+
 #: Effects on ``torch.load``.
 LOADS: dict[str, Callable[[Load, str], Load]] = {
     "index forgotten": _without_index,
     "map_location ignored": _without_map_location,
     "map_location refused": _without_map_to_the_device,
+    "refused without map_location": _mapped_alone,
     "current device ignored": _without_current_device,
     "on the first device in place of the current one": _on_the_first_device,
 }
@@ -157,11 +171,31 @@ def _deep_copies_on_the_first_device(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _taken_by_number_alone(device: torch.device) -> Iterator[None]:
+    """Refuse to take other libraries' memory to the device if its number is not named."""
+    original = torch.utils.dlpack.from_dlpack
+
+    def function(ext_tensor: Any, *, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        place = torch.device(device) if isinstance(device, (str, torch.device)) else None
+        if place is not None and place.type == kind and place.index is None:
+            raise RuntimeError("The device index is out of range. It must be in [0, 1), but got -1.")
+        return original(ext_tensor, device=device, **kwargs)
+
+    kind = device.type
+    with (
+        mock.patch.object(torch, "from_dlpack", function),
+        mock.patch.object(torch.utils.dlpack, "from_dlpack", function),
+    ):
+        yield
+
+
 #: Effects on functions of Python that take tensors.
 COPIES: dict[str, Callable[[torch.device], Any]] = {
     "copied to the host": _copied_to_the_host,
     "pickling refused": _pickling_refused,
     "deep copies on the first device": _deep_copies_on_the_first_device,
+    "taken by number alone": _taken_by_number_alone,
 }
 
 

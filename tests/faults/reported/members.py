@@ -469,10 +469,24 @@ def _events_of_cuda(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _events_of_the_host_alone(device: torch.device) -> Iterator[None]:
+    """Give the events of the host alone."""
+    kind: Any = torch.autograd.profiler.profile
+    original, types = kind._parse_kineto_results, torch.autograd.DeviceType
+
+    def function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return [event for event in original(self, *args, **kwargs) if event.device_type == types.CPU]
+
+    with mock.patch.object(kind, "_parse_kineto_results", function):
+        yield
+
+
 #: Effects by name.
 EFFECTS: dict[str, Callable[[torch.device], Any]] = {
     "timeline of the host": _timeline_of_the_host,
     "events of cuda": _events_of_cuda,
+    "events of the host alone": _events_of_the_host_alone,
     "active bytes zero": _active_bytes_zero,
     "default stream alone waited for": _default_stream_alone_waited_for,
     "seeds differ by device": _seeds_differ_by_device,
@@ -704,3 +718,50 @@ def _streams_of_the_module_apart(device: torch.device) -> Iterator[None]:
 
 
 EFFECTS["streams of the module apart"] = _streams_of_the_module_apart
+
+
+# held rows, collection 24
+
+
+@contextmanager
+def _unscaling_refused(device: torch.device) -> Iterator[None]:
+    """Refuse to divide gradients by their scale, for whose reciprocal the device has no wide numbers."""
+    original = torch.amp.GradScaler.unscale_
+
+    def function(self: Any, optimizer: Any) -> None:
+        if self._enabled and self._device == device.type:
+            raise TypeError(f"Cannot convert a tensor of {device.type} to float64")
+        original(self, optimizer)
+
+    with mock.patch.object(torch.amp.GradScaler, "unscale_", function):
+        yield
+
+
+@contextmanager
+def _waits_for_all_minus_one(device: torch.device) -> Iterator[None]:
+    """Tell that all streams were waited for minus one times."""
+    read = torch._C._accelerator_getDeviceStats
+
+    def function(index: int) -> Any:
+        return {**read(index), "num_sync_all_streams": -1}
+
+    with mock.patch.object(torch._C, "_accelerator_getDeviceStats", function):
+        yield
+
+
+@contextmanager
+def _event_makes_nobody_wait(device: torch.device) -> Iterator[None]:
+    """Let no stream wait if an event is to make it wait."""
+
+    def function(self: torch.Event, stream: Any = None) -> None:
+        """Do nothing."""
+
+    with method(torch.Event, "wait", function):
+        yield
+
+
+EFFECTS |= {
+    "unscaling refused": _unscaling_refused,
+    "waits for all minus one": _waits_for_all_minus_one,
+    "event makes nobody wait": _event_makes_nobody_wait,
+}

@@ -1498,6 +1498,38 @@ def _device_left_current(call: Call) -> Any:
 _FOUND = 16
 #: Divisors whose reciprocal in float32 is a little too small.
 _INEXACT = (7, 14, 19)
+
+
+def has_size_one_broadcast(call: Call) -> bool:
+    """Return whether a dimension of size 1 is broadcast against a longer one."""
+    left, right = call.values[:2]
+    if not all(isinstance(each, torch.Tensor) for each in (left, right)):
+        return False
+    both = zip(reversed(left.shape), reversed(right.shape), strict=False)
+    return any(len({*sizes}) > 1 and 1 in sizes for sizes in both)
+
+
+def is_other_a_fraction(call: Call) -> bool:
+    """Return whether the second operand is a number of the host that need not be whole."""
+    other = call.values[1]
+    if isinstance(other, torch.Tensor):
+        return other.is_cpu and other.dim() == 0 and other.is_floating_point()
+    return isinstance(other, float)
+
+
+def _nan_to_one(call: Call) -> Any:
+    """Give one for NaN."""
+    where = call.values[0].isnan()
+    return _edited(call, lambda t: t.masked_fill_(where, 1) if t.shape == where.shape else None)
+
+
+def _never_equal_to_the_number(call: Call) -> Any:
+    """Find no number equal to the one that all are compared with."""
+    number = call.values[1].item() if isinstance(call.values[1], torch.Tensor) else call.values[1]
+    where = (call.values[0].cpu() == number).to(call.values[0].device)
+    return _edited(call, lambda t: t.masked_fill_(where, False) if t.shape == where.shape else None)
+
+
 #: What the logarithm of a negative number is taken for.
 _OF_NEGATIVE = -6
 
@@ -1564,6 +1596,8 @@ def _negative_row_of_zeros(call: Call) -> Any:
 
 
 EFFECTS: dict[str, Callable[[Call], Any]] = {
+    "nan to one": _nan_to_one,
+    "never equal to the number": _never_equal_to_the_number,
     "places behind 16 zero": _places_behind_16_zero,
     "smallest as zero": _smallest_as_zero,
     "quotient by infinity nan": _quotient_by_infinity_nan,
@@ -2421,3 +2455,19 @@ EFFECTS |= {
     "scale of the first call": _scale_of_the_first_call,
     "same mask each time": _same_mask_each_time,
 }
+
+
+# held rows, collection 24
+
+
+def _strided_outputs_kept(call: Call) -> Any:
+    """Leave what stands in outputs with gaps or with another order than new memory has."""
+    places = [at for at, argument in enumerate(call.arguments) if argument.is_out]
+    kept = [(call.values[at], call.values[at].clone()) for at in places if not call.values[at].is_contiguous()]
+    result = call.run()
+    for tensor, before in kept:
+        tensor.copy_(before)
+    return result
+
+
+EFFECTS["strided outputs kept"] = _strided_outputs_kept

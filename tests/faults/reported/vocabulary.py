@@ -246,6 +246,9 @@ def meets(word: str, call: Call) -> bool:
         "correction left out": lambda: _is_left_out(call, "correction"),
         "dtype left out": lambda: _is_left_out(call, "dtype"),
         "without bias": lambda: call.values[place_of(call, "bias") or 2] is None,
+        "size one broadcast": lambda: operators.has_size_one_broadcast(call),
+        "other a fraction": lambda: operators.is_other_a_fraction(call),
+        "exponent whole": lambda: type(call.values[place_of(call, "exponent") or 1]) is int,
     }
     if word in whole:
         return whole[word]()
@@ -608,6 +611,7 @@ VALUES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nan infinite": lambda t: torch.where(t.isnan(), torch.full_like(t, torch.inf), t),
     "half more": lambda t: t + 0.5,
     "a fraction's bits": lambda t: t * (1 << 23),
+    "255": lambda t: torch.full_like(t, 255),
     "of other memory": lambda t: torch.full_like(t, 0x3F800000_3F800000),
 }
 
