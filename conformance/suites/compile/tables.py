@@ -666,6 +666,12 @@ WRITING: tuple[Row, ...] = (
      lambda o: torch.index_add(o.halves[:1].expand(4, -1), 0, o.index[:3].abs() % 3, o.halves[:3])),
     ("rows written by index in a row that stands for several", "index_copy", "float32",
      lambda o: torch.index_copy(o.halves[:1].expand(4, -1), 0, o.index[:1].abs() % 3, o.halves[1:2])),
+    ("sums by index in a row that stands for several", "scatter_add", "float32",
+     lambda o: torch.scatter_add(o.halves[:1].expand(4, -1), 0, o.index[:9].abs().expand(3, -1) % 4, o.halves[:3])),
+    ("numbers at places of a row that stands for several", "index_put", "float32",
+     lambda o: torch.index_put(o.halves[:1].expand(4, -1), (o.index[:2].abs() % 4,), o.halves[1:3])),
+    ("a masked row that stands for several", "masked_fill", "float32",
+     lambda o: torch.masked_fill(o.halves[:1].expand(4, -1), o.halves[1:5] > 0, 5.0)),
     *_same_numbers(),
 )  # fmt: skip
 

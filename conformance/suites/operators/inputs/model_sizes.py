@@ -335,6 +335,8 @@ def _lines(dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, int]]:
     yield positive(TERMS, 3, dtype=dtype), 0
     yield positive(MOST_ROWS if dtype is torch.float32 else ROWS, 3, dtype=dtype), 1
     yield positive(2, 3, ROWS, dtype=dtype), 1
+    if dtype in (torch.float32, torch.int64):
+        yield positive(_COLUMN, 2, dtype=dtype), 0
     for width in _BETWEEN:
         yield positive(3, width, dtype=dtype), 1
 

@@ -18,9 +18,10 @@ from conformance.suites.operators.judge.cells import Cell
 from . import formats, tiers
 from .comparing import check_call, check_with_forms
 from .families import Stage, source
+from .kinds import unlike
 
-#: Numbers from 10320 on are no numbers of other samples.
-_NUMBER = 10_320
+#: Numbers from 10320 and 10340 on are no numbers of other samples.
+_NUMBER, _OF_OTHERS = 10_320, 10_340
 
 
 @source(Mode.INFERENCE, check_call, values=False)
@@ -38,8 +39,9 @@ def unlike_operands(cell: Cell) -> Iterator[Call]:
 
 @source(Mode.INFERENCE, check_call, values=False)
 def elements(cell: Cell) -> Iterator[Call]:
-    """Yield vectors beside one element of another vector, which has no dimensions and lies behind others in memory."""
+    """Yield calls in which an operand is one element of a tensor, without dimensions and behind others in memory."""
     if not is_a(cell.info, "BinaryUfuncInfo"):
+        yield from _last_elements(cell)
         return
     whole = torch.tensor((3, 1, 2, 4, 1))
     # Of truth values, the first one is unlike the chosen one.
@@ -48,3 +50,20 @@ def elements(cell: Cell) -> Iterator[Call]:
         given = Call(_NUMBER + order, first, (second,), source="one element of a vector")
         if host_call(cell.info.op, given).comparable:
             yield given
+
+
+def _last_elements(cell: Cell) -> Iterator[Call]:
+    """Yield a sample with each tensor behind the first in turn as its last element, if the host broadcasts that."""
+    for sample in unlike(cell, cell.fixed, 1):
+        for number, tensor in enumerate(sample.tensors):
+            if (
+                tensor is sample.input
+                or tensor.layout is not torch.strided
+                or tensor.numel() < 2
+                or tensor.is_quantized
+            ):
+                continue
+            last = tensor.detach().contiguous().flatten()[-1]
+            given = sample.with_tensor(tensor, last).named(number=_OF_OTHERS + number, source="one element of a tensor")
+            if host_call(cell.info.op, given).comparable:
+                yield given
