@@ -306,6 +306,7 @@ class CaseRunner:
                 self.subject.declaration,
                 self.options.strictness,
                 lambda: self._again(item, case),
+                self.subject.device,
             )
         item.stash[VERDICT] = waive(verdict, case, self.subject.waivers)
         raise_outcome(item.stash[VERDICT], error)

@@ -1,7 +1,7 @@
-"""The call of PyTorch that ended a body, and whether the device claims its operator.
+"""The calls of PyTorch in a body that failed, and whether the device claims their operators.
 
-A case may need operators that it is not about, and that the device never claimed. If one of them raises, the case has
-shown nothing about its own subject.
+A case may need operators that it is not about, and that the device never claimed. If one of them raises, or may have
+given what the case calls wrong, the case has shown nothing about its own subject.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from conformance.judging.observation import Observation, Seen
 from conformance.judging.verdicts import not_claimed
 from conformance.numerics.trees import tensors
 from conformance.plan.bundled import operators_named
-from conformance.plan.case import Case
+from conformance.plan.case import Case, Level
 from conformance.plan.run_options import Strictness
 from conformance.reports.calls import NEEDS, REFUSING
 from conformance.reports.verdict import Outcome, Verdict
@@ -32,6 +32,8 @@ _RAISED = (Seen.RAISED, Seen.NOT_IMPLEMENTED)
 _NO_KERNEL = re.compile(r"Could not run 'aten::(\w+)")
 #: Functions that make, copy and read tensors: the core of every device.
 _CORE = ("empty", "zeros", "ones", "full", "tensor", "zero", "fill", "clone", "copy", "to", "item", "cpu", "tolist")
+#: Areas whose cases name their call themselves, or whose bodies take a compiler or a model's time.
+_UNWATCHED = ("operators", "compile", "workloads")
 #: Functions that take derivatives of the calls before them.
 _DERIVING = ("backward", "grad")
 #: Ends of the names of operators that one function computes, by what it is given.
@@ -78,7 +80,9 @@ def _described(func: Any, args: Any, kwargs: dict[str, Any]) -> CalledFunction:
     dtypes = {each.dtype for each in given} or {asked, torch.int64}
     trained = torch.is_grad_enabled() and any(each.requires_grad for each in given)
     trained |= forward_ad._current_level >= 0
-    name = str(getattr(func, "__name__", func)).strip("_")
+    # Compiled code calls overloads, such as addmm.default.
+    named = getattr(func, "overloadpacket", func)
+    name = str(getattr(named, "__name__", named)).strip("_")
     form = "binary" if len(given) > 1 else "reduction_with_dim" if len(args) + len(kwargs) > 1 else "reduction_no_dim"
     return CalledFunction(name, frozenset(str(each).removeprefix("torch.") for each in dtypes), trained, form)
 
@@ -90,16 +94,19 @@ def attributed(
     declaration: Declaration,
     strictness: Strictness,
     again: Callable[[], Any],
+    device: torch.device,
 ) -> Verdict:
-    """Return the verdict of a case that fails because a call raises which the case is not about.
+    """Return the verdict of a case that fails because of a call which the case is not about.
 
-    If the device does not claim the call's operator, the case needs what is not claimed, as if it required that cell.
-    Else the failure names the call, and so does that of an operator's case. ``again`` runs the body once more. Cases on
-    ranks run elsewhere.
+    If the call raises, or has a wrong result, and the device does not claim its operator, the case needs what is not
+    claimed, as if it required that cell. Else the failure names the call, and so does that of an operator's case.
+    ``again`` runs the body once more. Cases on ranks run elsewhere.
     """
-    if verdict.outcome is not Outcome.FAIL or observation.seen not in _RAISED or observation.missing:
+    if verdict.outcome is not Outcome.FAIL or observation.missing or case.world_size is not None:
         return verdict
-    if case.world_size is not None:
+    if observation.seen is Seen.WRONG:
+        return _behind_wrong(verdict, case, declaration, strictness, again, device)
+    if observation.seen not in _RAISED:
         return verdict
     calls = refusing_calls(again)
     found = [cells for call in calls if (cells := _cells(call))]
@@ -116,14 +123,54 @@ def attributed(
     if not found or any(cell.subject in about for cells in found for cell in cells):
         return verdict
     if unclaimed is not None and not is_of_operator:
-        skip = not_claimed(unclaimed, declaration.claim(unclaimed), strictness)
-        said = f"{skip.message}; the case calls it, and it raises: {verdict.message}"
-        return replace(skip, message=said, metrics={NEEDS: str(unclaimed)})
+        return _needing(unclaimed, "it raises", verdict, declaration, strictness)
     if len(found) > 1:
         return verdict
     subject = found[0][0].subject
     said = f"{verdict.message}\nit is raised by a call of {subject}"
     return replace(verdict, message=said, metrics={**verdict.metrics, REFUSING: subject})
+
+
+def _needing(unclaimed: Cell, what: str, verdict: Verdict, declaration: Declaration, strictness: Strictness) -> Verdict:
+    """Return the skip of a case that calls an operator which the device does not claim."""
+    skip = not_claimed(unclaimed, declaration.claim(unclaimed), strictness)
+    said = f"{skip.message}; the case calls it, and {what}: {verdict.message}"
+    return replace(skip, message=said, metrics={NEEDS: str(unclaimed)})
+
+
+def _behind_wrong(
+    verdict: Verdict,
+    case: Case,
+    declaration: Declaration,
+    strictness: Strictness,
+    again: Callable[[], Any],
+    device: torch.device,
+) -> Verdict:
+    """Return the verdict of a case with a wrong result, by the first call whose own result is wrong.
+
+    Those of the core run whatever is claimed.
+    """
+    if case.area in _UNWATCHED or case.adaptive or (call := first_wrong_call(again, device)) is None:
+        return verdict
+    cells = _cells(call)
+    if cells and case.level is not Level.CORE and not any(map(declaration.supports, cells)):
+        return _needing(cells[0], "its own result is wrong", verdict, declaration, strictness)
+    return replace(verdict, message=f"{verdict.message}\nthe first call whose own result is wrong: {call.name}()")
+
+
+def first_wrong_call(again: Callable[[], Any], device: torch.device) -> CalledFunction | None:
+    """Run a body once more, and return the first call on the device whose result is wrong for its own inputs."""
+    # Imported here: what judges calls is large, and few runs need it.
+    from conformance.blame.program import Program
+    from conformance.blame.watching import watch
+    from conformance.suites.calls.kernels import base_name
+
+    found = watch(Program("", lambda _: again()), device)
+    local = next((local for local in found.judged if local.wrong), None)
+    if local is None or local.before is None:
+        return None
+    call = _described(local.step.function, local.before.args, local.before.kwargs)
+    return replace(call, name=base_name(local.step.function), trained=False)
 
 
 def refusing_calls(again: Callable[[], Any]) -> list[CalledFunction]:

@@ -148,7 +148,7 @@ class Bench:
         seen = observe_body(error, checker, self.accelerator, generated=_is_generated(entry))
         verdict = judge(entry.case, self.declaration, seen, self.strictness)
         again = functools.partial(self._again, entry, given)
-        verdict = attributed(verdict, seen, entry.case, self.declaration, self.strictness, again)
+        verdict = attributed(verdict, seen, entry.case, self.declaration, self.strictness, again, self.device)
         return self._after_health_check(entry.case, replace(verdict, metrics={**verdict.metrics, **checker.metrics}))
 
     def _again(self, entry: BundledCase, given: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from conformance.accelerators.capabilities import DTYPE, Cell, Mode
 from conformance.accelerators.claims import Capabilities, declaration_of, lacks
 from conformance.accelerators.declaration import Declaration
 from conformance.judging.observation import observe
-from conformance.plan.case import Case
+from conformance.plan.case import Case, Level
 from conformance.plan.run_options import Strictness
 from conformance.reports.calls import NEEDS, REFUSING
 from conformance.reports.verdict import Outcome, Reason, Verdict, failed
@@ -54,7 +54,7 @@ def _verdict(
             body(device)
         except Exception as error:
             first = failed(Reason.RAISED, str(error), max_abs=0.5)
-            return attributed(first, observe(error), case, declaration, strictness, lambda: body(device))
+            return attributed(first, observe(error), case, declaration, strictness, lambda: body(device), device)
     raise AssertionError("the body has not raised")
 
 
@@ -182,3 +182,46 @@ def test_a_kernel_behind_a_module_is_named_by_the_dispatcher() -> None:
 
 def test_a_body_that_ends_otherwise_the_second_time_has_no_call() -> None:
     assert refusing_calls(lambda: torch.ones(3).sin()) == []
+
+
+def _wrong_verdict(declaration: Declaration, case: Case = CASE) -> Verdict:
+    """Return the verdict of a case that adds up a sine, on a device whose sine is wrong."""
+
+    def double(call: Any) -> Any:
+        return call.run() * 2
+
+    with overridden({"aten::sin": double}, "PrivateUse1"):
+        device = bench.Bench().device
+
+        def body() -> None:
+            found = (torch.arange(5.0).to(device) + 1).sin().sum().cpu()
+            assert found < 0.2, f"{found} is not less than 0.2"
+
+        try:
+            body()
+        except AssertionError as error:
+            first = failed(Reason.WRONG, str(error))
+            return attributed(first, observe(error), case, declaration, Strictness.CI, body, device)
+    raise AssertionError("the body has passed")
+
+
+def test_a_wrong_result_of_what_is_not_claimed_leaves_the_case_unjudged() -> None:
+    found = _wrong_verdict(_claims("add", "sum"))
+
+    assert (found.outcome, found.reason) == (Outcome.SKIP, Reason.UNDECLARED)
+    assert "operators.sin[float32-inference] is not declared; the case calls it, and its own result is wrong: " in (
+        found.message
+    )
+    assert found.metrics == {NEEDS: "operators.sin[float32-inference]"}
+
+
+@pytest.mark.parametrize(
+    ("declaration", "case"),
+    [(_claims("add", "sum", "sin"), CASE), (_claims("add", "sum"), replace(CASE, level=Level.CORE))],
+    ids=["claimed", "core"],
+)
+def test_a_wrong_result_names_the_first_call_that_makes_it(declaration: Declaration, case: Case) -> None:
+    found = _wrong_verdict(declaration, case)
+
+    assert found.outcome is Outcome.FAIL
+    assert found.message.endswith("the first call whose own result is wrong: sin()")
