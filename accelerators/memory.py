@@ -104,7 +104,10 @@ def _generally(module: Any, name: str, general: str, *arguments: Any) -> Any:
     function = getattr(torch.accelerator, general, None) if hasattr(torch, "accelerator") else None
     lacking = module.__name__
     if function is None:
-        raise MissingMember(name, lacking, f"neither {lacking} nor torch.accelerator has {name}()")
+        said = f"neither {lacking} nor torch.accelerator has {name}()"
+        raise MissingMember(
+            name, lacking, f"{said}; memory=ProcessMemory() in a declaration counts the process's bytes"
+        )
     try:
         return function(*arguments)
     except RuntimeError as error:

@@ -286,7 +286,7 @@ def _pins() -> bool:
 #: The device types of torch itself that hold tensors; vendors add theirs through ``torch.backends`` entry points.
 _TORCH_TYPES = ("cpu", "cuda", "hpu", "maia", "mps", "mtia", "xla", "xpu")
 #: Names of packages that register a device type without an entry point.
-_PACKAGE_NAMES = ("torch_{}", "torch{}", "{}_torch", "pytorch_{}", "{}")
+_PACKAGE_NAMES = ("torch_{}", "torch{}", "{}_torch", "{}torch", "pytorch_{}", "{}")
 
 
 def torch_types() -> list[str]:

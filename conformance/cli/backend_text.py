@@ -39,6 +39,11 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell], pack
         f"# {name}_accelerator.py – complete it; exceptions for operators go into {name}_accelerator.toml next to it",
         "from conformance.accelerators import capabilities as can",
         f"from conformance.accelerators.claims import {', '.join(imported)}",
+        *(
+            ["from conformance.accelerators.memory import ProcessMemory"]
+            if (by_process := _counts_none(declaration))
+            else []
+        ),
         "from conformance.accelerators.torch_accelerator import TorchAccelerator",
         "",
         f"{name.upper()} = TorchAccelerator(",
@@ -48,6 +53,7 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell], pack
         *([f'    collectives={{"linux": {json.dumps(collectives)}}},'] if collectives.isidentifier() else []),
         *(f"    {field}={claimed}," for field, claimed in _flags(declaration)),
         *(f"    {field}=False," for field in _absent(declaration)),
+        *([f"    memory=ProcessMemory(),  # torch.{name} counts no bytes: those of the process"] if by_process else []),
         f"    capabilities=TORCH_BASE{_without(declaration)}",
         *(f"    | {line}" for line in declared),
         ")",
@@ -67,15 +73,15 @@ def _without(declaration: Declaration) -> str:
 
 
 def _flags(declaration: Declaration) -> Iterator[tuple[str, bool]]:
-    """Yield the execution flags that are claimed or denied; an undeclared flag is left out.
-
-    Of a synchronous device only what it has is told: to deny an order or a queue would say nothing about it.
-    """
-    synchronous = declaration.supports(Cell("execution.synchronous"))
+    """Yield the execution flags that the device shows. The others say nothing: a class without them answers False."""
     for cell, field in _FLAGS.items():
-        state = declaration.claim(Cell(cell)).state
-        if state is not State.UNDECLARED and not (synchronous and state is State.UNSUPPORTED):
-            yield field, state is State.SUPPORTED
+        if declaration.supports(Cell(cell)):
+            yield field, True
+
+
+def _counts_none(declaration: Declaration) -> bool:
+    """Return whether the device's module counts no bytes. DeepSpeed's interface asks every device for them."""
+    return declaration.claim(Cell("memory.stats")).state is State.UNSUPPORTED
 
 
 def _package(name: str, known: str) -> str:

@@ -186,7 +186,10 @@ def case(
     environment: Mapping[str, str] | None = None,
     about: About = About.DEVICE,
 ) -> Callable[[F], F]:
-    """Mark a test function as a case. The function takes the value of each axis as a string argument."""
+    """Mark a test function as a case. The function takes the value of each axis as a string argument.
+
+    A required cell with a mode and without a dtype has the dtype of the axis ``dtype``.
+    """
     area = id.split(".", 1)[0]
     template = Case(id=id, area=area, tier=tier, level=level, deadline=deadline, adaptive=adaptive, about=about)
     template = replace(template, isolation=_isolation(id, isolation, world_size, environment))
@@ -266,5 +269,5 @@ PER_DTYPE = frozenset(
 
 def _cell(need: Capability | Cell, dtype: str | None) -> Cell:
     if isinstance(need, Cell):
-        return need
+        return replace(need, dtype=dtype) if need.mode and need.dtype is None else need
     return need.on(dtype) if dtype and need.name in PER_DTYPE else need.cell

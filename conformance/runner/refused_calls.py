@@ -117,6 +117,11 @@ def attributed(
         name, of_core = calls[0].name, calls[0].name in _CORE
         if is_of_operator and (not of_core or about & {f"operators.{each}" for each in (name, *operators_named(name))}):
             return verdict
+        private = Cell(f"operators.{name}", min(calls[0].dtypes), _mode(calls[0]))
+        is_private = name.startswith("_") and not is_of_operator and case.level is not Level.CORE
+        if is_private and not declaration.supports(private):
+            # A kernel that PyTorch calls by itself: claims by names do not promise it, and all operators do.
+            return _needing(private, "it raises", verdict, declaration, strictness)
         # Several cases are about calls of the core. An operator's case is not, and its claim may be true.
         metrics = {**verdict.metrics, REFUSING: name} if is_of_operator else verdict.metrics
         return replace(verdict, message=f"{verdict.message}\nit is raised by a call of {name}()", metrics=metrics)
@@ -190,9 +195,9 @@ def refusing_calls(again: Callable[[], Any]) -> list[CalledFunction]:
             return [last]
         # What no public function names is named by the dispatcher.
         found = _NO_KERNEL.match(str(error))
-        name = found[1].strip("_") if found else last.name
-        if operators_named(name):
-            return [replace(last, name=name)]
+        name = found[1] if found else last.name
+        if operators_named(name.strip("_")):
+            return [replace(last, name=name.strip("_"))]
         if last.name in _DERIVING:
             return [call for call in calls.made if call.trained and call.name not in _DERIVING]
         if name:
@@ -205,10 +210,13 @@ _UNKNOWN = CalledFunction("", frozenset({"float32"}), trained=False)
 
 def _cells(call: CalledFunction) -> list[Cell]:
     """Return the cells of a call's operator: of each name that it has in the database, in each dtype of its tensors."""
-    mode = Mode.TRAINING if call.trained else Mode.INFERENCE
     return [
-        Cell(f"operators.{name}", dtype, mode.value)
+        Cell(f"operators.{name}", dtype, _mode(call))
         for name in (() if call.name in _CORE else operators_named(call.name))
         if name.rpartition(".")[2] not in _FORMS - {call.form}
         for dtype in sorted(call.dtypes)
     ]
+
+
+def _mode(call: CalledFunction) -> str:
+    return (Mode.TRAINING if call.trained else Mode.INFERENCE).value

@@ -208,8 +208,9 @@ def gradients(inputs: Sequence[torch.Tensor], function: Callable[..., Sequence[t
     floats = [each for each in given if each.requires_grad]
     if not results:
         return [torch.zeros_like(each) for each in floats]
-    steps = [torch.arange(each.numel(), device=each.device) % 5 - 2 for each in results]
-    due = [step.view(each.shape).to(each.dtype) for step, each in zip(steps, results, strict=True)]
+    # Made on the host: a device need not claim what makes them.
+    steps = [torch.arange(each.numel()) % 5 - 2 for each in results]
+    due = [step.view(each.shape).to(each).contiguous() for step, each in zip(steps, results, strict=True)]
     return list(torch.autograd.grad(results, floats, due, allow_unused=True, materialize_grads=True))
 
 

@@ -131,7 +131,7 @@ def test_a_torch_type_of_an_entry_point_is_known(tmp_path, monkeypatch):
         subject.load()
 
 
-@pytest.mark.parametrize("package", ["torch_quiet1", "torchquiet2", "quiet3_torch", "pytorch_quiet4"])
+@pytest.mark.parametrize("package", ["torch_quiet1", "torchquiet2", "quiet3_torch", "quiet5torch", "pytorch_quiet4"])
 def test_a_package_without_an_entry_point_is_found_by_its_name(package, tmp_path, monkeypatch):
     type = re.search(r"quiet\d", package)[0]
     (tmp_path / f"{package}.py").write_text("")

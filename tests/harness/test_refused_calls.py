@@ -157,7 +157,7 @@ def test_a_call_that_no_operator_has_is_named() -> None:
     def body(device: torch.device) -> object:
         return torch.ones(3).to(device).set_()
 
-    assert _verdict(body, _claims(), "set_").message.endswith("it is raised by a call of set()")
+    assert _verdict(body, _claims(), "set_").message.endswith("it is raised by a call of set_()")
 
 
 def test_an_operator_is_not_blamed_for_a_copy_of_its_result() -> None:
@@ -225,3 +225,27 @@ def test_a_wrong_result_names_the_first_call_that_makes_it(declaration: Declarat
 
     assert found.outcome is Outcome.FAIL
     assert found.message.endswith("the first call whose own result is wrong: sin()")
+
+
+@pytest.mark.parametrize(
+    ("declared", "end"),
+    [
+        (_claims("nn.functional.linear", "sigmoid", "tanh"), Outcome.SKIP),
+        (declaration_of({Cell("operators.*", "float32", "inference")}), Outcome.FAIL),
+    ],
+    ids=["by names", "all"],
+)
+def test_a_kernel_that_pytorch_calls_by_itself_is_promised_by_all_operators_alone(
+    declared: Declaration, end: Outcome
+) -> None:
+    """PyTorch has a kernel of its own for a recurrent cell on other devices than the CPU."""
+
+    def body(device: torch.device) -> object:
+        return torch.ops.aten._thnn_fused_lstm_cell(
+            *(torch.ones(1, 4, device=device),) * 2, torch.ones(1, 1, device=device)
+        )
+
+    found = _verdict(body, declared, "_thnn_fused_lstm_cell")
+
+    assert found.outcome is end
+    assert "_thnn_fused_lstm_cell" in found.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from conformance.accelerators.capabilities import DTYPE, MEMORY
+from conformance.accelerators.capabilities import DTYPE, MEMORY, Cell, Mode
 from conformance.numerics.compare import without_nan
 from conformance.numerics.trees import tensors
 from conformance.plan.case import Level, case
@@ -133,7 +133,14 @@ WRAPPING = {
 WIDTHS = ("int8", "int16", "int32", "int64", "uint8")
 
 
-@case("accelerator.edges.wraps", requires=[DTYPE], axes={"dtype": WIDTHS, "function": sorted(WRAPPING)})
+@case(
+    "accelerator.edges.wraps",
+    requires=[DTYPE],
+    axes={
+        "dtype": WIDTHS,
+        "function": {name: [Cell(f"operators.{name}", mode=Mode.INFERENCE.value)] for name in sorted(WRAPPING)},
+    },
+)
 def test_wraps(check, device, dtype, function):
     """Integers that overflow wrap around; they neither saturate nor widen."""
     info = torch.iinfo(getattr(torch, dtype))

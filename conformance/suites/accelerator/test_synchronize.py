@@ -105,7 +105,11 @@ def test_host_read(accelerator, device, reader):
     found = READERS[reader](target)
 
     wrong = sum(value != right for value, right in zip(found, expected, strict=True))
-    assert not wrong, f"{reader} read {wrong} of {len(expected)} values before they were written"
+    if wrong:
+        accelerator.synchronize()
+        again = sum(value != right for value, right in zip(READERS[reader](target), expected, strict=True))
+        when = "also after synchronize(), wrong" if again else "before they were written"
+        raise AssertionError(f"{reader} read {wrong} of {len(expected)} values {when}")
 
 
 @case("accelerator.synchronize.decisions", requires=[SYNCHRONIZE], level=Level.CORE)

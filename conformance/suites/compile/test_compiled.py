@@ -8,7 +8,7 @@ import warnings
 import torch
 from torch import nn
 
-from conformance.accelerators.capabilities import COMPILE, DTYPE
+from conformance.accelerators.capabilities import COMPILE, DTYPE, Cell, Mode
 from conformance.numerics.nearness import Near, near
 from conformance.plan.case import case
 from conformance.suites.accelerator.settings import check_kept, settings_of
@@ -85,7 +85,12 @@ def check_one_graph(accelerator, check, device, model, exact, x):
         near(check, f"the gradient of {name}", found[name], gradient, Near.GRADIENTS)
 
 
-@case("compile.parity", requires=[COMPILE, DTYPE], axes={"dtype": ("float32", "bfloat16")}, deadline=DEADLINE)
+#: Operators of ``CompiledBlock``.
+_OF_A_BLOCK = [Cell(f"operators.{name}", mode=Mode.TRAINING.value) for name in ("nn.functional.linear", "softmax")]
+
+
+@case("compile.parity", requires=[COMPILE, DTYPE, *_OF_A_BLOCK], axes={"dtype": ("float32", "bfloat16")},
+      deadline=DEADLINE)  # fmt: skip
 def test_parity(accelerator, check, device, dtype):
     """The output and gradients of a compiled block agree with float64 on the host within rounding error."""
     kind = getattr(torch, dtype)

@@ -88,7 +88,7 @@ def test_drawn(accelerator, declaration, case, device, check):
         # A compiler can be wrong in what it joins: then each program is right alone.
         program, message = drawn_programs.first_wrong(together, said, alone, "in one graph with others, ")
         more = f"wrong in this graph: {sum(map(bool, said))} of {len(together)} programs"
-        with naming_torch(lambda program=program: _check_on_host(differences, check, program)):
+        with naming_torch(accelerator, lambda program=program: _check_on_host(differences, check, program)):
             check.that(False, f"{message}, compiled:\n{program.text}\n{more}")
 
 

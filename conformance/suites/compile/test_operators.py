@@ -90,7 +90,7 @@ def _wrong(accelerator, check, chosen):
     wrong, traced = [], []
     for subject in chosen:
         try:
-            with naming_torch(lambda subject=subject: _check_graph(Inductor, [subject.on_host()])):
+            with naming_torch(accelerator, lambda subject=subject: _check_graph(Inductor, [subject.on_host()])):
                 _check_graph(accelerator, [subject])
             traced.append(subject.name)
         except Unsupported:

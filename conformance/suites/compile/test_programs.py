@@ -55,16 +55,19 @@ class Inductor:
 
 
 @contextlib.contextmanager
-def naming_torch(on_host):
-    """Say of a failure that PyTorch's own compiler has it on the host too, if it has: then the fault is torch's."""
+def naming_torch(accelerator, on_host):
+    """Say of a failure that PyTorch's own compiler has it on the host too, if it has: then the fault may be torch's."""
     try:
         yield
     except AssertionError as error:
         try:
             on_host()
         except AssertionError:
-            said = f"PyTorch's inductor is wrong here on the CPU too: a fault of torch {torch.__version__}, and not of"
-            raise AssertionError(f"{said} the device. A waiver may name its issue.\n{error}") from error
+            said = f"PyTorch's inductor is wrong here on the CPU too: a fault of torch {torch.__version__}"
+            # Another compiler may have taken inductor's graph, or be wrong for a reason of its own.
+            backend = accelerator.get_compile_backend()
+            rest = ", and not of the device" if backend == "inductor" else f". It may be that of {backend}, too"
+            raise AssertionError(f"{said}{rest}. A waiver may name its issue.\n{error}") from error
         raise
 
 
@@ -281,7 +284,7 @@ def test_overlap(accelerator, declaration, check, device, writes):
         if large:
             _check_overlap(check, accelerator, device, large, torch.arange(2.0 * _MATRICES * 25).view(2, -1, 5, 5))
 
-    with naming_torch(lambda: check_both(Inductor, HOST)):
+    with naming_torch(accelerator, lambda: check_both(Inductor, HOST)):
         check_both(accelerator, device)
 
 
@@ -304,7 +307,7 @@ def _check_overlap(check, accelerator, device, rows, memory) -> None:
 @case("compile.constants", requires=[COMPILE], deadline=DEADLINE)
 def test_constants(accelerator, declaration, check, device):
     """Compiled arithmetic with constants has the bits of uncompiled code: far ranges, and quotients rounded down."""
-    with naming_torch(lambda: _check_exact(Inductor, declaration, check, HOST, tables.CONSTANT)):
+    with naming_torch(accelerator, lambda: _check_exact(Inductor, declaration, check, HOST, tables.CONSTANT)):
         _check_exact(accelerator, declaration, check, device, tables.CONSTANT)
 
 
@@ -626,7 +629,8 @@ def test_layout(accelerator, declaration, check, device):
         check.agree(tensor.cpu(), view(torch.clone), f"the {name} input after the calls")
 
 
-@case("compile.buffers", requires=[COMPILE], deadline=DEADLINE)
+@case("compile.buffers", requires=[COMPILE, Cell("operators.nn.functional.batch_norm", "float32", "training")],
+      deadline=DEADLINE)  # fmt: skip
 def test_buffers(accelerator, check, device):
     """A compiled layer updates its buffers once a call, and uses them in evaluation."""
     layer, exact = nn.BatchNorm1d(6), nn.BatchNorm1d(6).double()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from dataclasses import dataclass
 
 import torch
 
-from conformance.accelerators.capabilities import DENORMALS, DTYPE, Cell, Mode
+from conformance.accelerators.capabilities import DENORMALS, Cell, Mode
 from conformance.judging.finding import EnvironmentLacks
 from conformance.numerics.budgets import ELEMENTWISE_CLASSES, budget_of
 from conformance.numerics.compare import Comparison, Exact, compare, plain
@@ -332,7 +333,13 @@ def _needs(*operators: str, mode: Mode = Mode.INFERENCE) -> list[Cell]:
     return [Cell(f"operators.{operator}", "float32", mode.value) for operator in operators]
 
 
-@case("foreach.lists.mixed_dtypes", requires=[*_needs("add", "mul"), DTYPE.on("bfloat16"), DTYPE.on("int64")])
+@case(
+    "foreach.lists.mixed_dtypes",
+    requires=[
+        Cell(f"operators.{name}", dtype, Mode.INFERENCE.value)
+        for name, dtype in itertools.product(("add", "mul"), ("float32", "bfloat16", "int64"))
+    ],
+)
 def test_mixed_dtypes(device, check):
     """Tensors of several dtypes in one list keep their dtypes and get the results of each dtype."""
     kinds = (torch.float32, torch.int64, torch.bfloat16, torch.float32)

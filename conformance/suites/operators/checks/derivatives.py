@@ -15,7 +15,9 @@ import torch
 from torch.autograd import forward_ad
 
 from conformance.numerics.budgets import OpClass
+from conformance.numerics.compare import plain
 from conformance.numerics.modes import has_dispatch_modes
+from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, mapped, tensors
 from conformance.suites.operators.calls import execution
 from conformance.suites.operators.calls.calls import HOST, Call
@@ -246,13 +248,14 @@ def _tangents(info: Any, run: Any, sample: Call, seed: int) -> list[torch.Tensor
 
 def _batched(info: Any, run: Any, sample: Call, seed: int) -> list[torch.Tensor]:
     """Return the outputs for a batch of two inputs, the second one reversed along its first dimension."""
-    first = sample.input.detach()
+    # Made on the host: the device need not claim what joins them.
+    first = plain(sample.input.detach())
     second = first.flip(0) if first.dim() else first
-    batch = torch.stack((first, second))
-    plain = sample.with_arguments(mapped(sample.arguments, _detached))
+    batch = copied(torch.stack((first, second)), sample.input.device)
+    detached = sample.with_arguments(mapped(sample.arguments, _detached))
 
     def one(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(tensors(leaves(processed(sample, run(info.op, replace(plain, input=value))))))
+        return tuple(tensors(leaves(processed(sample, run(info.op, replace(detached, input=value))))))
 
     return list(torch.func.vmap(one)(batch))
 

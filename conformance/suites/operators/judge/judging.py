@@ -12,6 +12,7 @@ from conformance.judging.finding import Reason, report
 from conformance.numerics import layout
 from conformance.numerics.budgets import OpClass
 from conformance.numerics.compare import Exact, compare, host_ratio, plain, same_bits, zero_signs
+from conformance.numerics.transfer import copied
 from conformance.numerics.trees import leaves, tensors
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_fourier_transform
@@ -290,6 +291,9 @@ class Judge:
             if same_bits(actual, expected):
                 continue
             host_wrote = not same_bits(expected, plain(old))
+            if not host_wrote and old.layout is torch.strided and not old.is_quantized:
+                read = same_bits(plain(copied(old, device_input.device)), plain(old))
+                self.claim(call, read, f"input {i} comes back as other numbers than it was given, also without a call")
             self.claim(call, host_wrote, f"input {i} was changed by an out-of-place operation")
             # There is no oracle for a changed input: the host's change is the reference.
             self.tensor(call, actual, expected, lambda: None, n, part=f"input {i} after the call")
