@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 
 from conformance.accelerators.capabilities import COPY, DEVICE_MULTIPLE, DLPACK
@@ -34,6 +36,11 @@ def check_exchange(check, device, take):
     strides = [imported.stride(n) for n in longer], [view.stride(n) for n in longer]
     check.equal(*strides, "the strides")
     check.equal(imported.cpu(), right, "the numbers")
+    if "device" in inspect.signature(torch.from_dlpack).parameters:
+        for name in (device.type, str(view.device)):  # a device by its type alone, and with its number
+            moved = torch.from_dlpack(right, device=name)
+            check.equal(moved.device.type, device.type, f"the device of a tensor of the host for {name}")
+            check.equal(moved.cpu(), right, f"a tensor of the host for {name}")
     memory.copy_(host.flip(0))
     check.equal(imported.cpu(), take(host.flip(0)), "the numbers after the exporter has written others")
     part = imported[:1] if imported.dim() else imported

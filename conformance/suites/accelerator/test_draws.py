@@ -204,6 +204,10 @@ def test_integer_draws(accelerator, device, bits, check):
     accelerator.manual_seed(10)
     for width in RANGES[bits]:
         check_even(device, width, check)
+    # Truths are drawn into integers, too.
+    for share in (0.0, 1.0):
+        drawn = torch.zeros(513, dtype=torch.int64, device=device).bernoulli_(share)
+        check.equal(drawn.cpu(), torch.full((513,), int(share)), f"truths in int64 that are true with {share:g}")
 
 
 def check_even(device, width, check):

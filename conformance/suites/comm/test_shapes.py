@@ -87,6 +87,14 @@ def test_sizes(check, device, call, rank, world_size, group):
         run(call, given(call, rank, world_size, size).to(device), result, world_size)
 
         check.equal(result.cpu(), exact, f"{call} of {size} elements")
+    # The same call with other numbers of dimensions behind each other.
+    for shape in ((12,), (3, 4), (12,), (3, 2, 2), (3, 4)):
+        exact, mine = expected(call, rank, world_size, 12), given(call, rank, world_size, 12)
+        result = torch.full(exact.shape, -1.0, device=device).view(-1, *shape[1:])
+
+        run(call, mine.to(device).view(-1, *shape[1:]), result, world_size)
+
+        check.equal(result.cpu().flatten(), exact, f"{call} of {shape} from each rank")
 
 
 @case("comm.offset", requires=[COMM], axes={"call": CALLS}, world_size=(2, 3))

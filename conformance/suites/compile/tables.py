@@ -785,6 +785,29 @@ def _turned_cubes(operands: Operands) -> torch.Tensor:
     return cube + 81 * cube.permute(1, 2, 0) + 6561 * cube.permute(2, 0, 1)
 
 
+def _quotients_by_themselves(operands: Operands) -> torch.Tensor:
+    """Return quotients of numbers by themselves, and the first places of the largest and the smallest of them."""
+    given = operands.halves.sin() + 2
+    ones = given / given
+    return torch.cat([ones, ones.argmin(0, keepdim=True).to(ones), ones.argmax(0, keepdim=True).to(ones)])
+
+
+#: Tokens, heads and numbers of a head that are moved.
+_MOVED = ((64, 2, 8), (64, 4, 16), (100, 3, 7))
+
+
+def _heads() -> Iterator[Row]:
+    """Yield heads that are moved before their tokens, in each dtype of models."""
+    for dtype, sizes in itertools.product(("float32", "float16", "bfloat16"), _MOVED):
+        run = partial(_moved_heads, dtype=getattr(torch, dtype), sizes=sizes)
+        yield f"heads before {sizes[0]} tokens of {sizes[1]} in {dtype}", "transpose", dtype, run
+
+
+def _moved_heads(operands: Operands, dtype: torch.dtype, sizes: tuple[int, int, int]) -> torch.Tensor:
+    given = (operands.terms.flatten()[: math.prod(sizes)] % 251).to(dtype) + 1
+    return given.view(1, *sizes).transpose(1, 2)
+
+
 def _means_beside_others(operands: Operands) -> torch.Tensor:
     """Return the sums of other rows and means of rows, which have as many numbers as a power of two: they are exact."""
     given = operands.terms[:, :128]
@@ -812,6 +835,8 @@ CHAINED: tuple[Row, ...] = (
     ("long sums of the products of columns and rows", "sum", "float32", lambda o: _pairs_of_columns(o, 21)),
     ("sums of products of turned operands", "sum", "float32", _turned_products),
     ("sum of the products of pairs", "sum", "float32", lambda o: (o.halves[0][:, None] * o.halves[8][None, :]).sum(0)),
+    ("quotients by themselves and their first places", "argmin", "float32", _quotients_by_themselves),
+    *_heads(),
     ("means of rows beside zeros and other rows", "mean", "float32", _means_beside_others),
     ("reciprocals of normalized rows", "nn.functional.layer_norm", "float32",
      lambda o: torch.round(64 * torch.reciprocal(F.layer_norm(_signs(o), _signs(o).shape[-1:], eps=0.0).abs() + 1))),

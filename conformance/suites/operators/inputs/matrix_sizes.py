@@ -8,7 +8,21 @@ from typing import Final
 
 import torch
 
-from .model_sizes import CHANNELS, MOST_ROWS, ROWS, TERMS, WORDS, Make, Size, named, positive, sizes_of, values, whole
+from .model_sizes import (
+    CHANNELS,
+    MANY_TERMS,
+    MOST_ROWS,
+    ROWS,
+    TERMS,
+    WORDS,
+    Make,
+    Size,
+    named,
+    positive,
+    sizes_of,
+    values,
+    whole,
+)
 
 #: Rows or columns beside a single one: more than a group of 64 threads has, and no multiple of a vector.
 _UNEVEN: Final = 67
@@ -35,12 +49,17 @@ def _narrow(dtype: torch.dtype, *batch: int) -> Iterator[tuple[torch.Tensor, tor
             yield positive(*batch, rows, terms, dtype=dtype), positive(*batch, terms, columns, dtype=dtype)
 
 
+def _of_many_terms(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return factors of 16 rows and columns whose products are added up beyond the counters of 16 bits."""
+    return whole(16, MANY_TERMS, dtype=dtype), whole(MANY_TERMS, 16, dtype=dtype)
+
+
 @sizes_of("mm", "matmul")
 def _mm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield matrices with the matrix that each is multiplied by."""
     for left, right in _products(dtype):
         yield Size(values(left, dtype), (values(right, dtype),))
-    for factor, other in _narrow(dtype):
+    for factor, other in (*_narrow(dtype), _of_many_terms(dtype)):
         yield Size(factor, (other,), trained=False)
 
 
@@ -49,7 +68,7 @@ def _addmm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield a row with the two matrices whose product it is added to."""
     for left, right in _products(dtype):
         yield Size(whole(right[1], dtype=dtype), (values(left, dtype), values(right, dtype)))
-    for factor, other in _narrow(dtype):
+    for factor, other in (*_narrow(dtype), _of_many_terms(dtype)):
         yield Size(whole(other.shape[1], dtype=dtype), (factor, other), trained=False)
 
 
@@ -61,7 +80,7 @@ def _linear(dtype: torch.dtype) -> Iterator[Size]:
         yield Size(values(left, dtype), (values(right[::-1], dtype), bias))
     yield Size(whole(2, 3, 8, dtype=dtype), (whole(WORDS, 8, dtype=dtype), whole(WORDS, dtype=dtype)))
     yield Size(whole(ROWS, 1, 2, dtype=dtype), (whole(3, 2, dtype=dtype), whole(3, dtype=dtype)))
-    for factor, other in _narrow(dtype):
+    for factor, other in (*_narrow(dtype), _of_many_terms(dtype)):
         yield Size(factor, (other.t().contiguous(),), trained=False)
 
 
@@ -78,6 +97,8 @@ def _bmm(dtype: torch.dtype) -> Iterator[Size]:
     """Yield batches of matrices with the batch that each is multiplied by."""
     for left, right in _batches():
         yield Size(values(left, dtype), (values(right, dtype),))
+    long, longer = _of_many_terms(dtype)
+    yield Size(long[None], (longer[None],), trained=False)
     for factor, other in _narrow(dtype, 3):
         yield Size(factor, (other,), trained=False)
         # Heads lie beside each other in the memory of a token.
@@ -121,6 +142,7 @@ def _mv(dtype: torch.dtype) -> Iterator[Size]:
 def _dot(dtype: torch.dtype) -> Iterator[Size]:
     """Yield two vectors of 4,099 elements: their product is a long sum."""
     yield Size(positive(TERMS, dtype=dtype), (positive(TERMS, dtype=dtype),))
+    yield Size(whole(MANY_TERMS, dtype=dtype), (whole(MANY_TERMS, dtype=dtype).flip(0),), trained=False)
 
 
 # --- many small matrices ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import torch
 from conformance.accelerators.capabilities import Mode
 from conformance.suites.operators.calls.calls import Call
 from conformance.suites.operators.calls.classes import is_a
+from conformance.suites.operators.calls.execution import host_call
 from conformance.suites.operators.calls.facts import facts
 from conformance.suites.operators.judge.cells import Cell
 
@@ -24,7 +25,7 @@ from .families import source
 from .kinds import unlike
 
 #: Numbers from 8000 on are no numbers of other samples.
-_NUMBER, _WIDE = 8000, 8100
+_NUMBER, _WIDE, _BESIDE = 8000, 8100, 8050
 _Numbers = tuple[float, ...]
 _VALUES: dict[torch.dtype, _Numbers] = {
     torch.bool: (False, True),
@@ -50,6 +51,15 @@ _PAIRS = (
     (torch.float32, torch.int64),
     (torch.uint8, torch.float32),
     (torch.int32, torch.float32),
+)
+#: Tensors without dimensions beside a number of Python, which promotes them by its kind alone.
+_BESIDE_NUMBERS = (
+    (torch.bool, 2),
+    (torch.bool, 2.5),
+    (torch.uint8, 3),
+    (torch.int32, 2.5),
+    (torch.int64, 2.5),
+    (torch.float32, 2),
 )
 #: The same for tensors without dimensions, for which devices have kernels of their own.
 _PAIRS_OF_NUMBERS = (
@@ -88,6 +98,11 @@ def mixed_dtypes(cell: Cell) -> Iterator[Call]:
     for order, (first, second) in enumerate(_PAIRS_OF_NUMBERS if not takes_list else ()):
         if all(kind in cell.info.dtypes and cell.check.declares(kind) for kind in (first, second)):
             yield _numbers(len(_PAIRS) + order, first, second)
+    for order, (dtype, number) in enumerate(_BESIDE_NUMBERS if not takes_list else ()):
+        if dtype in cell.info.dtypes and cell.check.declares(dtype):
+            given = Call(_BESIDE + order, torch.tensor(1).to(dtype), (number,), source=f"one {dtype} and {number}")
+            if host_call(cell.info.op, given).comparable:
+                yield given
 
 
 @source(Mode.INFERENCE, compare, dtypes=(torch.bfloat16, torch.float16), fixed=True, checked=True)

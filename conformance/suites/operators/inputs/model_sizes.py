@@ -34,6 +34,8 @@ MOST_ROWS: Final = (1 << 19) + 21
 TERMS: Final = 4099
 #: Factor whose products with a count have no pattern in their middle bits.
 _SCATTERS: Final = 40503
+#: Terms of a sum beyond the counters of 16 bits, signed ones and others.
+MANY_TERMS: Final = 65_599
 #: Words of a vocabulary, and a number of channels that is no power of two.
 WORDS, CHANNELS = 32003, 80
 #: Vocabularies of language models: their rows end behind other multiples of a block.

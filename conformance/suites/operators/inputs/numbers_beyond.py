@@ -31,7 +31,7 @@ _NUMBER = 9690
 _NUMBERS = {
     torch.float16: ((70_000.0, 2.0**-10), (1e-9, 2.0**10)),
     torch.bfloat16: ((1e30, 1.0),),
-    torch.int64: ((0.7, 1.0),),
+    **dict.fromkeys((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), ((0.7, 1.0),)),
 }
 #: Samples of an operator, each with other kinds of arguments.
 _SAMPLES = 2
