@@ -108,8 +108,8 @@ def test_host_read(accelerator, device, reader):
     if wrong:
         accelerator.synchronize()
         again = sum(value != right for value, right in zip(READERS[reader](target), expected, strict=True))
-        when = "also after synchronize(), wrong" if again else "before they were written"
-        raise AssertionError(f"{reader} read {wrong} of {len(expected)} values {when}")
+        how = "wrongly, and does so after synchronize()" if again else "before they were written"
+        raise AssertionError(f"{reader} read {wrong} of {len(expected)} values {how}")
 
 
 @case("accelerator.synchronize.decisions", requires=[SYNCHRONIZE], level=Level.CORE)
