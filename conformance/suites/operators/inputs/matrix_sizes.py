@@ -187,7 +187,7 @@ def _many_triangles(dtype: torch.dtype) -> Iterator[Size]:
     """Yield triangular matrices with many right-hand sides, and many matrices of many rows."""
     if dtype is not torch.float32:
         return
-    small, large = torch.tensor([[2.0, 1.0], [0.0, 4.0]]), torch.eye(_MANY).expand(_MANY, -1, -1)
+    small, large = torch.tensor([[2.0, 1.0], [0.0, 4.0]]), (torch.eye(_MANY) * 2).expand(_MANY, -1, -1)
     yield Size(small.repeat(2, 1, 1), (whole(2, 2, MOST_ROWS, dtype=dtype),), named(upper=True), trained=False)
     yield Size(large, (whole(_MANY, _MANY, 1, dtype=dtype),), named(upper=False), trained=False)
 

@@ -43,7 +43,7 @@ _INTEGERS = (257, 259, 517, 521)
 #: Numbers that print alike with six decimals.
 _TINY = (2.0**-23, 2.0**-22)
 #: Multiplies coordinates that are at most about 1 within an image. Such samples have numbers of their own.
-_FAR, _BEYOND, _AT_BORDERS = 7.3, 500, 50
+_FAR, _BEYOND, _AT_BORDERS, _DIMS_OF_IMAGES = 7.3, 500, 550, 4
 #: Wider dtypes, for arguments that name the dtype of the result.
 _WIDER = {torch.float32: torch.float64, torch.int32: torch.int64}
 #: Dtypes that show a number rounded to 8 bits.
@@ -251,14 +251,28 @@ def with_numbers_at(sample: Call, values: dict[int, Any]) -> Call:
 
 def beyond(info: Any, samples: list[Call]) -> Iterator[Call]:
     """Yield the samples with coordinates several images away, for operators that take such coordinates."""
-    for sample in samples if facts(info.name).far_coordinates else ():
+    if not facts(info.name).far_coordinates:
+        return
+    for sample in samples:
+        yield _at(sample, sample.tensors[1].detach() * _FAR, _BEYOND + sample.number, "far beyond the image")
+    planes = [sample for sample in samples if sample.tensors[0].dim() == _DIMS_OF_IMAGES]
+    for sample in planes[:1]:
         known = sample.tensors[1].detach()
         # Two of three lie on a border: there gradients end, or do not.
-        at_borders = torch.where(torch.arange(known.numel()).view(known.shape) % 3 > 0, known.sign(), known)
-        for turn, (places, said) in enumerate(((known * _FAR, "far beyond the image"), (at_borders, "at borders"))):
-            changed = sample.with_tensor(sample.tensors[1], places.requires_grad_(sample.tensors[1].requires_grad))
-            number = _NUMBER + _BEYOND + turn * _AT_BORDERS + sample.number
-            yield replace(changed, number=number, source=f"coordinates {said}")
+        borders = torch.where(torch.arange(known.numel()).view(known.shape) % 3 > 0, known.sign(), known)
+        ways = itertools.product(("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (False, True))
+        for turn, (mode, padding, aligned) in enumerate(ways):
+            # A corner that is no pixel's centre lies between two of them, where nearest is open.
+            if mode != "nearest" or aligned:
+                found = _at(sample, borders.clone(), _AT_BORDERS + turn, f"at borders, {mode}, {padding}, {aligned}")
+                named = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
+                yield replace(found, args=found.args[:1], kwargs=named)
+
+
+def _at(sample: Call, places: torch.Tensor, number: int, said: str) -> Call:
+    """Return the sample with other coordinates."""
+    found = sample.with_tensor(sample.tensors[1], places.requires_grad_(sample.tensors[1].requires_grad))
+    return replace(found, number=_NUMBER + number, source=f"coordinates {said}")
 
 
 # --- defaults ---------------------------------------------------------------------------------------------------------
