@@ -55,6 +55,10 @@ class _Alone:
         return [(step.meeting.name, tensors)]
 
 
+class _Ended(BaseException):
+    """Ends a run behind a call. Programs do not catch it."""
+
+
 def watch(
     program: Program,
     device: torch.device,
@@ -63,18 +67,22 @@ def watch(
     judged: bool = True,
     meet: Meet | None = None,
     mended: bool = False,
+    ends: Callable[[Local], bool] | None = None,
 ) -> Watched:
     """Run a program on a device and record its calls; without ``judged``, they are only recorded.
 
     In a ``mended`` run, each wrong result is replaced by the host's. So later calls get what a right device gives them.
+    The run ends behind the first call of whose judgement ``ends`` is true.
     """
-    watcher = _Watcher(meet or _Alone(), mended=mended)
+    watcher = _Watcher(meet or _Alone(), mended=mended, ends=ends)
     recorder = Recorder(device.type, watcher.look if judged else None)
     found = Watched(recorder.trace, watcher.found)
     begun = time.monotonic()
     try:
         with recorder:
             found.ends = program.run(device, seed)
+    except _Ended:
+        pass
     except Exception as error:  # noqa: BLE001  what the program raises is a result
         found.error = f"{type(error).__name__}: {error}"
     found.seconds = time.monotonic() - begun - watcher.seconds
@@ -96,8 +104,9 @@ def _place(trace: Trace, value: Any, numbers: list[Step]) -> Any:
 
 
 class _Watcher:
-    def __init__(self, meet: Meet, *, mended: bool = False) -> None:
+    def __init__(self, meet: Meet, *, mended: bool = False, ends: Callable[[Local], bool] | None = None) -> None:
         self.found: list[Local] = []
+        self._ends = ends
         self._cells = Cells()
         self._meet, self._mended = meet, mended
         self.seconds = 0.0
@@ -122,6 +131,8 @@ class _Watcher:
         local, outputs = self._compared(step, before, args, kwargs, result)
         self._keep(local, before)
         self.found.append(local)
+        if self._ends is not None and self._ends(local):
+            raise _Ended
         if self._mended and local.wrong and not step.is_view:
             if local.misplaced and not outputs_of(step.function, args, kwargs, None):
                 result = returned_by_host(step, before, args, kwargs)

@@ -7,6 +7,7 @@ given what the case calls wrong, the case has shown nothing about its own subjec
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +35,8 @@ _NO_KERNEL = re.compile(r"Could not run 'aten::(\w+)")
 _CORE = ("empty", "zeros", "ones", "full", "tensor", "zero", "fill", "clone", "copy", "to", "item", "cpu", "tolist")
 #: Areas whose cases name their call themselves, or whose bodies take a compiler or a model's time.
 _UNWATCHED = ("operators", "compile", "workloads")
+#: Seconds for the search of a wrong call: a case has a minute, and to judge a call takes longer than the call.
+_WATCHED_SECONDS = 10.0
 #: Functions that take derivatives of the calls before them.
 _DERIVING = ("backward", "grad")
 #: Ends of the names of operators that one function computes, by what it is given.
@@ -164,13 +167,17 @@ def _behind_wrong(
 
 
 def first_wrong_call(again: Callable[[], Any], device: torch.device) -> CalledFunction | None:
-    """Run a body once more, and return the first call on the device whose result is wrong for its own inputs."""
+    """Run a body once more, and return the first call on the device whose result is wrong for its own inputs.
+
+    The search ends at that call, or after some seconds.
+    """
     # Imported here: what judges calls is large, and few runs need it.
     from conformance.blame.program import Program
     from conformance.blame.watching import watch
     from conformance.suites.calls.kernels import base_name
 
-    found = watch(Program("", lambda _: again()), device)
+    latest = time.monotonic() + _WATCHED_SECONDS
+    found = watch(Program("", lambda _: again()), device, ends=lambda local: local.wrong or time.monotonic() > latest)
     local = next((local for local in found.judged if local.wrong), None)
     if local is None or local.before is None:
         return None
