@@ -226,4 +226,5 @@ def _cells(call: CalledFunction) -> list[Cell]:
 
 
 def _mode(call: CalledFunction) -> str:
-    return (Mode.TRAINING if call.trained else Mode.INFERENCE).value
+    mode: Mode = Mode.TRAINING if call.trained else Mode.INFERENCE
+    return str(mode.value)

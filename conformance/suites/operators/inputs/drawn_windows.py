@@ -46,23 +46,21 @@ def _sides(windows: Sequence[int], steps: Sequence[int], paddings: Sequence[int]
 
 def _convolutions(dims: int, *, transposed: bool) -> Make:
     """Return a maker of convolutions with ``dims`` dimensions."""
-    settings = (_WINDOWS, _STEPS, _GAPS, _PADDINGS, _GROUPS, _CHANNELS, _FORMATS)
+    choices = len(_WINDOWS), len(_STEPS), len(_GAPS), len(_PADDINGS), len(_GROUPS), len(_CHANNELS), len(_FORMATS)
 
     def make(dtype: torch.dtype) -> Iterator[Size]:
         if not dtype.is_floating_point:
             return
         name = f"convolutions {dims} {transposed} {dtype}"
         chance, strength = random.Random(name), 3 if dims == _PLANE and not transposed else 2
-        for row in covering_rows(tuple(map(len, settings)), strength, name):
-            windows, steps, gaps, padding, groups, (taken, made), last = (
-                values[place] for values, place in zip(settings, row, strict=True)
-            )
+        for window, step, gap, padding, group, channel, layout in covering_rows(choices, strength, name):
+            sides, steps, gaps = _WINDOWS[window][:dims], _STEPS[step][:dims], _GAPS[gap][:dims]
+            groups, (taken, made) = _GROUPS[group], _CHANNELS[channel]
             if dims > _PLANE and transposed and groups > 1 and taken == made == 1:
                 continue  # PyTorch's CPU has another gradient of such a weight in bfloat16
-            sides, steps, gaps = (each[:dims] for each in (windows, steps, gaps))
             spans = [gap * (side - 1) + 1 for side, gap in zip(sides, gaps, strict=True)]
             # A padding is shorter than the window.
-            paddings = [min(span - 1, padding) for span in spans]
+            paddings = [min(span - 1, _PADDINGS[padding]) for span in spans]
             # A transposed convolution makes a window of each place.
             places = [chance.choice(_PLACES) + 1 for _ in sides]
             planes = places if transposed else _sides(spans, steps, paddings, chance)
@@ -72,7 +70,8 @@ def _convolutions(dims: int, *, transposed: bool) -> Make:
                 whole(*channels, *sides, dtype=dtype),
             )
             image, weight = (
-                arrangements.transposed(each) if turned else each for each, turned in zip(given, last, strict=True)
+                arrangements.transposed(each) if turned else each
+                for each, turned in zip(given, _FORMATS[layout], strict=True)
             )
             bias = (whole(groups * made, dtype=dtype),) if chance.random() < 1 / 2 else ()
             numbers = {"stride": steps, "padding": tuple(paddings), "dilation": gaps, "groups": groups}

@@ -50,8 +50,8 @@ def _ctc(dtype: torch.dtype, requires_grad: bool) -> list[Call]:
     # More labels than a block has threads, and as many steps as they need at least, with some to spare.
     labels = torch.arange(_LABELS) % 2 + 1
     long = torch.randn(_LABELS + _TO_SPARE, 1, 3).to(dtype).log_softmax(-1).requires_grad_(requires_grad)
-    given = labels.view(1, -1), torch.tensor([len(long)]), torch.tensor([_LABELS])
-    found.append(Call(_NUMBER + 5, long, given, {"reduction": "none"}, source="many labels"))
+    behind = labels.view(1, -1), torch.tensor([len(long)]), torch.tensor([_LABELS])
+    found.append(Call(_NUMBER + 5, long, behind, {"reduction": "none"}, source="many labels"))
     return found
 
 

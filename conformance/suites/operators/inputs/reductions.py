@@ -74,7 +74,7 @@ def several_dimensions(cell: Cell) -> Iterator[Call]:
         return
     given = _values(cell.dtype, negative=True)
     six = torch.stack((_values(cell.dtype, negative=False), given))
-    ways = [(six, {"dim": dims}) for dims in _OF_SIX]
+    ways: list[tuple[torch.Tensor, dict[str, Any]]] = [(six, {"dim": dims}) for dims in _OF_SIX]
     if cell.info.name != _WITHOUT_KEEPDIM:
         ways += [(given, {"dim": None, "keepdim": kept}) for kept in (False, True)]
     for order, (values, named) in enumerate(ways):
