@@ -112,7 +112,7 @@ def _generally(module: Any, name: str, general: str, *arguments: Any) -> Any:
         return function(*arguments)
     except RuntimeError as error:
         why = str(error).splitlines()[0]
-        said = f"{lacking} has no {name}(), and torch.accelerator's fails: {why}"
+        said = f"{lacking} has no {name}(), and torch.accelerator's fails: {why}; memory=ProcessMemory() counts bytes"
         raise MissingMember(name, lacking, said) from error
 
 

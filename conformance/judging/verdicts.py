@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from conformance.accelerators.capabilities import VOCABULARY, Cell
@@ -74,7 +75,19 @@ def judge(case: Case, declaration: Declaration, observation: Observation, strict
     )
     if verdict.outcome is Outcome.FAIL and _only_uses(case, observation.missing):
         return skipped(Reason.ENVIRONMENT, f"{observation.message}; other cases judge that, and this one needs it")
+    if verdict.outcome is Outcome.FAIL and _is_denied_count(observation.missing, declaration):
+        said = f"{observation.message}; {_BYTE_COUNTS} is declared unsupported, and memory=ProcessMemory() counts bytes"
+        return skipped(Reason.ENVIRONMENT, said)
     return with_strictness(verdict, strictness)
+
+
+#: Capability of byte counts, which DeepSpeed's interface asks for, and the names of functions that give them.
+_BYTE_COUNTS, _COUNTING = "memory.stats", re.compile(r"(max_)?memory_|mem_get_info|reset_\w*memory")
+
+
+def _is_denied_count(missing: str, declaration: Declaration) -> bool:
+    """Return whether a missing member counts bytes, which the device is declared not to do."""
+    return bool(_COUNTING.match(missing)) and declaration.claim(Cell(_BYTE_COUNTS)).state is State.UNSUPPORTED
 
 
 def _only_uses(case: Case, missing: str) -> bool:

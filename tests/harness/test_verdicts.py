@@ -171,3 +171,19 @@ def test_a_pattern_claims_no_more_than_the_reference_has() -> None:
 
 def text(verdict: Verdict) -> str:
     return f"{verdict.outcome.value} {verdict.reason.value}"
+
+
+@pytest.mark.parametrize(
+    ("claim", "missing", "expected"),
+    [
+        (NO, "memory_allocated", "skip environment"),
+        (NO, "reset_peak_memory_stats", "skip environment"),
+        (NO, "empty_cache", "fail core-missing"),
+        (UNDECLARED, "memory_allocated", "fail core-missing"),
+    ],
+)
+def test_byte_counts_that_are_denied_are_no_missing_core(claim: Claim, missing: str, expected: str) -> None:
+    case = Case("accelerator.memory.numbers[x]", "accelerator", level=Level.CORE, requires=(Cell("memory"),))
+    observed = Observation(Seen.NOT_IMPLEMENTED, f"torch.acme has no member {missing!r}", missing=missing)
+
+    assert text(judge(case, declared(claim, Cell("memory.stats")), observed, Strictness.CI)) == expected
