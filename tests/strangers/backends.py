@@ -229,6 +229,15 @@ BACKENDS = (
         cells=711,
         checkout="TVARANT",
     ),
+    # Kernels in Vulkan's shaders, which use more of Vulkan than llvmpipe has; SwiftShader has it.
+    Backend(
+        "nova",
+        "nova_accelerator:NOVA",
+        imports="novatorch",
+        advice="set NOVATORCH to a folder that has the package novatorch, built with this torch, and VK_ICD_FILENAMES "
+        "to a driver of Vulkan 1.3",
+        checkout="NOVATORCH",
+    ),
     # PyTorch/XLA on its CPU client. It compiles each graph, so that five cells take a minute.
     Backend(
         "xla",
