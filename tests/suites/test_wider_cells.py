@@ -66,7 +66,7 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
     ("reading", "cell", "message"),
     [
         (without_offset, "exp[float32-inference]", "with a storage offset"),
-        (without_offset, "bitwise_and[int64-inference]", "with a storage offset"),
+        (without_offset, "bitwise_and[int64-inference]", "one element of a vector"),
         (as_if_contiguous, "exp[float32-inference]", "expanded along the first dimension"),
         (as_if_contiguous, "mul[bfloat16-inference]", "expanded along the first dimension"),
         (in_order_of_memory, "mm[float32-inference]", "the others with gaps"),

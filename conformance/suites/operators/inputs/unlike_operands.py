@@ -6,6 +6,7 @@ Vectors around the edges of a tile are here, too.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -53,8 +54,11 @@ def elements(cell: Cell) -> Iterator[Call]:
 
 
 def _last_elements(cell: Cell) -> Iterator[Call]:
-    """Yield a sample with each tensor behind the first in turn as its last element, if the host broadcasts that."""
-    for sample in unlike(cell, cell.fixed, 1):
+    """Yield a sample with each tensor behind the first in turn as its last element, if the host broadcasts that.
+
+    Of functions of single elements alone: others may read beyond a tensor that is too short.
+    """
+    for sample in unlike(cell, cell.fixed, 1) if _is_pointwise(cell.info) else ():
         for number, tensor in enumerate(sample.tensors):
             if (
                 tensor is sample.input
@@ -67,3 +71,10 @@ def _last_elements(cell: Cell) -> Iterator[Call]:
             given = sample.with_tensor(tensor, last).named(number=_OF_OTHERS + number, source="one element of a tensor")
             if host_call(cell.info.op, given).comparable:
                 yield given
+
+
+def _is_pointwise(info: Any) -> bool:
+    """Return whether PyTorch marks the operator as one of single elements."""
+    packet = getattr(torch.ops.aten, info.aten_name or info.name, None)
+    overloads = packet.overloads() if packet is not None else ()
+    return any(torch.Tag.pointwise in getattr(packet, name).tags for name in overloads)
