@@ -627,6 +627,7 @@ def test_a_refusal_at_the_read_holds_no_result(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("kind", ["mps", "lazy"])  # a module without manual_seed_all, and no module
 def test_a_device_is_seeded_whatever_its_module_has(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seeded: list[int] = []
+    monkeypatch.setattr(state, "_under_test", [])
     monkeypatch.setattr(torch, "manual_seed", seeded.append)
 
     execution.reseed(7, torch.device(kind))
