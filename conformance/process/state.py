@@ -12,6 +12,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.base.seeding import remember
+
 #: pytest writes the phase of the running test here.
 _PYTESTS_OWN = "PYTEST_CURRENT_TEST"
 #: Handlers that a case may replace. SIGUSR1 makes a rank write its stacks, and belongs to faulthandler.
@@ -196,10 +198,6 @@ class EarlierObjects:
             self._aside = False
 
 
-#: The accelerator whose devices a case's seed was for: a case that seeds them again need not know it.
-_under_test: list[Any] = []
-
-
 def seed_everything(seed: int, accelerator: Any) -> None:
     """Seed Python, NumPy, the host's generator and the generators of all devices."""
     import numpy
@@ -209,15 +207,8 @@ def seed_everything(seed: int, accelerator: Any) -> None:
     numpy.random.seed(seed)
     # torch.manual_seed would format a stack trace for each device type that is not initialised.
     torch.default_generator.manual_seed(seed)
-    _under_test[:] = [accelerator]
+    remember(accelerator)
     try:
         accelerator.manual_seed_all(seed)
     except Exception:  # noqa: BLE001 - a broken seeding call is the failure of the rng cases, not of all other cases
         return
-
-
-def seed_devices(seed: int) -> bool:
-    """Seed the devices of the accelerator under test again; return whether there is one in this process."""
-    for accelerator in _under_test:
-        accelerator.manual_seed_all(seed)
-    return bool(_under_test)

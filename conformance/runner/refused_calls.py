@@ -174,7 +174,6 @@ def first_wrong_call(again: Callable[[], Any], device: torch.device) -> CalledFu
     # Imported here: what judges calls is large, and few runs need it.
     from conformance.blame.program import Program
     from conformance.blame.watching import watch
-    from conformance.suites.calls.kernels import base_name
 
     latest = time.monotonic() + _WATCHED_SECONDS
     found = watch(Program("", lambda _: again()), device, ends=lambda local: local.wrong or time.monotonic() > latest)
@@ -182,7 +181,7 @@ def first_wrong_call(again: Callable[[], Any], device: torch.device) -> CalledFu
     if local is None or local.before is None:
         return None
     call = _described(local.step.function, local.before.args, local.before.kwargs)
-    return replace(call, name=base_name(local.step.function), trained=False)
+    return replace(call, trained=False)
 
 
 def refusing_calls(again: Callable[[], Any]) -> list[CalledFunction]:

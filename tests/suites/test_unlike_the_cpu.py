@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from conformance.base import seeding
 from conformance.judging.checker import Checker
 from conformance.judging.finding import Finding
 from conformance.numerics import layout
@@ -627,7 +628,7 @@ def test_a_refusal_at_the_read_holds_no_result(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("kind", ["mps", "lazy"])  # a module without manual_seed_all, and no module
 def test_a_device_is_seeded_whatever_its_module_has(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seeded: list[int] = []
-    monkeypatch.setattr(state, "_under_test", [])
+    monkeypatch.setattr(seeding, "_under_test", [])
     monkeypatch.setattr(torch, "manual_seed", seeded.append)
 
     execution.reseed(7, torch.device(kind))
@@ -938,7 +939,7 @@ def test_a_statement_that_calls_what_is_not_claimed_is_left_out(claimed: bool) -
 
 def test_a_device_without_a_module_is_seeded_as_its_accelerator_says(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
-    monkeypatch.setattr(state, "_under_test", [])
+    monkeypatch.setattr(seeding, "_under_test", [])
     state.seed_everything(4, SimpleNamespace(manual_seed_all=seeds.append))
 
     execution.reseed(5, torch.device("xla"))

@@ -15,11 +15,11 @@ import torch
 from torch.utils._device import _device_constructors
 
 from conformance.accelerators.interface import MissingMember
+from conformance.base.seeding import seed_devices
 from conformance.numerics.compare import plain, same_bits
 from conformance.numerics.modes import with_modes
 from conformance.numerics.trees import leaves, tensors
 from conformance.process import last_call
-from conformance.process.state import seed_devices
 
 from .calls import HOST, Call
 

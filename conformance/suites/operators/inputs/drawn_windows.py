@@ -64,7 +64,7 @@ def _convolutions(dims: int, *, transposed: bool) -> Make:
             # A transposed convolution makes a window of each place.
             places = [chance.choice(_PLACES) + 1 for _ in sides]
             planes = places if transposed else _sides(spans, steps, paddings, chance)
-            if groups > 1 and dtype is torch.bfloat16 and 1 in planes:
+            if dims > 1 and dtype is torch.bfloat16 and 1 in planes:
                 continue  # PyTorch's CPU has another gradient of such a weight for results with their channels last
             channels = (groups * taken, made) if transposed else (groups * made, taken)
             given = (
