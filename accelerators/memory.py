@@ -94,6 +94,10 @@ def _call(module: Any, name: str, *arguments: Any) -> None:
     members.call(module, name, *arguments, homes=(getattr(module, "memory", None),), instead=general)
 
 
+#: What a vendor can write for a device that counts no bytes.
+_ANOTHER_WAY = "memory=ProcessMemory() in a declaration counts the process's bytes"
+
+
 def _generally(module: Any, name: str, general: str, *arguments: Any) -> Any:
     """Call a function of ``torch.accelerator``. It fails if the device's allocator is none of torch's kind.
 
@@ -105,14 +109,12 @@ def _generally(module: Any, name: str, general: str, *arguments: Any) -> Any:
     lacking = module.__name__
     if function is None:
         said = f"neither {lacking} nor torch.accelerator has {name}()"
-        raise MissingMember(
-            name, lacking, f"{said}; memory=ProcessMemory() in a declaration counts the process's bytes"
-        )
+        raise MissingMember(name, lacking, f"{said}; {_ANOTHER_WAY}")
     try:
         return function(*arguments)
     except RuntimeError as error:
         why = str(error).splitlines()[0]
-        said = f"{lacking} has no {name}(), and torch.accelerator's fails: {why}; memory=ProcessMemory() counts bytes"
+        said = f"{lacking} has no {name}(), and torch.accelerator's fails: {why}; {_ANOTHER_WAY}"
         raise MissingMember(name, lacking, said) from error
 
 

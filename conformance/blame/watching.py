@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -79,10 +80,8 @@ def watch(
     found = Watched(recorder.trace, watcher.found)
     begun = time.monotonic()
     try:
-        with recorder:
+        with suppress(_Ended), recorder:
             found.ends = program.run(device, seed)
-    except _Ended:
-        pass
     except Exception as error:  # noqa: BLE001  what the program raises is a result
         found.error = f"{type(error).__name__}: {error}"
     found.seconds = time.monotonic() - begun - watcher.seconds

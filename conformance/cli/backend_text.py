@@ -34,16 +34,13 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell], pack
     declaration = declaration_of_cells(cells)
     declared = list(_declared(declaration))
     imported = sorted({"TORCH_BASE", *(name for line in declared for name in _imported(line))})
+    by_process = _counts_none(declaration)
     collectives = report.accelerator.communication_backend
     return [
         f"# {name}_accelerator.py – complete it; exceptions for operators go into {name}_accelerator.toml next to it",
         "from conformance.accelerators import capabilities as can",
         f"from conformance.accelerators.claims import {', '.join(imported)}",
-        *(
-            ["from conformance.accelerators.memory import ProcessMemory"]
-            if (by_process := _counts_none(declaration))
-            else []
-        ),
+        *(["from conformance.accelerators.memory import ProcessMemory"] if by_process else []),
         "from conformance.accelerators.torch_accelerator import TorchAccelerator",
         "",
         f"{name.upper()} = TorchAccelerator(",
@@ -51,7 +48,7 @@ def backend_lines(name: str, report: Report, cells: Iterable[DeclaredCell], pack
         '    vendor="…",',
         _package(name, package),
         *([f'    collectives={{"linux": {json.dumps(collectives)}}},'] if collectives.isidentifier() else []),
-        *(f"    {field}={claimed}," for field, claimed in _flags(declaration)),
+        *(f"    {field}=True," for field in _flags(declaration)),
         *(f"    {field}=False," for field in _absent(declaration)),
         *([f"    memory=ProcessMemory(),  # torch.{name} counts no bytes: those of the process"] if by_process else []),
         f"    capabilities=TORCH_BASE{_without(declaration)}",
@@ -72,11 +69,9 @@ def _without(declaration: Declaration) -> str:
     return f" - {{{', '.join(absent)}}}" if absent else ""
 
 
-def _flags(declaration: Declaration) -> Iterator[tuple[str, bool]]:
-    """Yield the execution flags that the device shows. The others say nothing: a class without them answers False."""
-    for cell, field in _FLAGS.items():
-        if declaration.supports(Cell(cell)):
-            yield field, True
+def _flags(declaration: Declaration) -> list[str]:
+    """Return the execution flags that the device shows. The others say nothing: a class without them answers False."""
+    return [field for cell, field in _FLAGS.items() if declaration.supports(Cell(cell))]
 
 
 def _counts_none(declaration: Declaration) -> bool:

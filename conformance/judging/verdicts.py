@@ -76,8 +76,7 @@ def judge(case: Case, declaration: Declaration, observation: Observation, strict
     if verdict.outcome is Outcome.FAIL and _only_uses(case, observation.missing):
         return skipped(Reason.ENVIRONMENT, f"{observation.message}; other cases judge that, and this one needs it")
     if verdict.outcome is Outcome.FAIL and _is_denied_count(observation.missing, declaration):
-        said = f"{observation.message}; {_BYTE_COUNTS} is declared unsupported, and memory=ProcessMemory() counts bytes"
-        return skipped(Reason.ENVIRONMENT, said)
+        return skipped(Reason.ENVIRONMENT, f"{observation.message}; {_BYTE_COUNTS} is declared unsupported")
     return with_strictness(verdict, strictness)
 
 

@@ -1,11 +1,12 @@
 """The calls of PyTorch in a body that failed, and whether the device claims their operators.
 
-A case may need operators that it is not about, and that the device never claimed. If one of them raises, or may have
-given what the case calls wrong, the case has shown nothing about its own subject.
+A case may need operators that it is not about, and that the device never claimed. If one of them raises, or is wrong,
+the case has shown nothing about its own subject.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable
@@ -107,8 +108,11 @@ def attributed(
     """
     if verdict.outcome is not Outcome.FAIL or observation.missing or case.world_size is not None:
         return verdict
+    needing = functools.partial(_needing, verdict, declaration, strictness)
     if observation.seen is Seen.WRONG:
-        return _behind_wrong(verdict, case, declaration, strictness, again, device)
+        is_watched = case.area not in _UNWATCHED and not case.adaptive
+        call = first_wrong_call(again, device) if is_watched else None
+        return verdict if call is None else _behind_wrong(call, verdict, case, declaration, needing)
     if observation.seen not in _RAISED:
         return verdict
     calls = refusing_calls(again)
@@ -124,14 +128,14 @@ def attributed(
         is_private = name.startswith("_") and not is_of_operator and case.level is not Level.CORE
         if is_private and not declaration.supports(private):
             # A kernel that PyTorch calls by itself: claims by names do not promise it, and all operators do.
-            return _needing(private, "it raises", verdict, declaration, strictness)
+            return needing(private, "it raises")
         # Several cases are about calls of the core. An operator's case is not, and its claim may be true.
         metrics = {**verdict.metrics, REFUSING: name} if is_of_operator else verdict.metrics
         return replace(verdict, message=f"{verdict.message}\nit is raised by a call of {name}()", metrics=metrics)
     if not found or any(cell.subject in about for cells in found for cell in cells):
         return verdict
     if unclaimed is not None and not is_of_operator:
-        return _needing(unclaimed, "it raises", verdict, declaration, strictness)
+        return needing(unclaimed, "it raises")
     if len(found) > 1:
         return verdict
     subject = found[0][0].subject
@@ -139,7 +143,7 @@ def attributed(
     return replace(verdict, message=said, metrics={**verdict.metrics, REFUSING: subject})
 
 
-def _needing(unclaimed: Cell, what: str, verdict: Verdict, declaration: Declaration, strictness: Strictness) -> Verdict:
+def _needing(verdict: Verdict, declaration: Declaration, strictness: Strictness, unclaimed: Cell, what: str) -> Verdict:
     """Return the skip of a case that calls an operator which the device does not claim."""
     skip = not_claimed(unclaimed, declaration.claim(unclaimed), strictness)
     said = f"{skip.message}; the case calls it, and {what}: {verdict.message}"
@@ -147,22 +151,16 @@ def _needing(unclaimed: Cell, what: str, verdict: Verdict, declaration: Declarat
 
 
 def _behind_wrong(
+    call: CalledFunction,
     verdict: Verdict,
     case: Case,
     declaration: Declaration,
-    strictness: Strictness,
-    again: Callable[[], Any],
-    device: torch.device,
+    needing: Callable[[Cell, str], Verdict],
 ) -> Verdict:
-    """Return the verdict of a case with a wrong result, by the first call whose own result is wrong.
-
-    Those of the core run whatever is claimed.
-    """
-    if case.area in _UNWATCHED or case.adaptive or (call := first_wrong_call(again, device)) is None:
-        return verdict
-    cells = _cells(call)
-    if cells and case.level is not Level.CORE and not any(map(declaration.supports, cells)):
-        return _needing(cells[0], "its own result is wrong", verdict, declaration, strictness)
+    """Return the verdict of a case behind a call whose own result is wrong. The core runs whatever is claimed."""
+    cells = _cells(call) if case.level is not Level.CORE else []
+    if cells and not any(map(declaration.supports, cells)):
+        return needing(cells[0], "its own result is wrong")
     return replace(verdict, message=f"{verdict.message}\nthe first call whose own result is wrong: {call.name}()")
 
 

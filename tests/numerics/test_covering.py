@@ -31,5 +31,11 @@ def test_rows_take_all_combinations(sizes: tuple[int, ...], strength: int) -> No
     for places in itertools.combinations(range(len(sizes)), strength):
         due = math.prod(sizes[place] for place in places)
         assert len({tuple(row[place] for place in places) for row in rows}) == due
-    assert len(rows) < math.prod(sizes) or len(sizes) == strength
-    assert rows != covering_rows(sizes, strength, "another") or len(sizes) == strength
+
+
+def test_few_rows_take_all_combinations_and_another_seed_gives_others() -> None:
+    sizes = (5, 3, 4, 2, 3)
+    rows = covering_rows(sizes, 3, "a seed")
+
+    assert len(rows) < math.prod(sizes) / 3
+    assert rows == covering_rows(sizes, 3, "a seed") != covering_rows(sizes, 3, "another")

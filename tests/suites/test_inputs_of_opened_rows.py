@@ -64,6 +64,10 @@ def is_of_long_columns(function: Any, sample: Call) -> bool:
     return sample.input.dim() == 2 and len(sample.input) > 131_072
 
 
+def makes_many_channels(function: Any, sample: Call) -> bool:
+    return tensors(sample)[1].shape[0] > 65_536
+
+
 def has_many_right_sides(function: Any, sample: Call) -> bool:
     return tensors(sample)[-1].shape[-1] > 1 << 19
 
@@ -78,18 +82,14 @@ def has_many_right_sides(function: Any, sample: Call) -> bool:
         ("nn.functional.conv2d[float32-inference]", if_it(has_an_even_number_in_groups), "sizes of models"),
         ("nn.functional.conv1d[float16-inference]", if_it(has_an_even_number_in_groups), "sizes of models"),
         ("nn.functional.conv2d[bfloat16-inference]", if_it(is_of_one_channel), "sizes of models"),
-        ("nn.functional.conv2d[float32-inference]", if_it(lambda f, s: is_many(tensors(s)[1])), "sizes of models"),
+        ("nn.functional.conv2d[float32-inference]", if_it(makes_many_channels), "sizes of models"),
         ("sum[float32-inference]", if_it(reduces_all_but_one), "several of six dimensions"),
         ("amax[float32-inference]", if_it(is_of_negative_zeros), "one vector of -0.0 alone"),
         ("sum[bfloat16-inference]", if_it(is_one_of_five), "one element along the dimension"),
         ("topk[float32-inference]", if_it(has_the_lowest, lambda found: [wrong(each) for each in found]), "the ends"),
         ("abs[complex128-inference]", if_it(is_nearly_the_largest), "numbers of 4e"),
         ("sgn[complex64-inference]", if_it(is_nearly_the_largest), "numbers of 9e"),
-        (
-            "argsort[int64-inference]",
-            if_it(lambda f, s: s.input.dim() == 2 and len(s.input) > 131_072),
-            "sizes of models",
-        ),
+        ("argsort[int64-inference]", if_it(is_of_long_columns), "sizes of models"),
         ("linalg.solve_triangular[float32-inference]", if_it(has_many_right_sides), "sizes of models"),
         ("fft.fft[complex128-inference]", if_it(is_long(0, 4095)), "sizes of models"),
     ],
@@ -99,10 +99,6 @@ def test_a_defect_that_only_such_inputs_show(
     cell: str, device: Device, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     red(cell, device, message, monkeypatch)
-
-
-def is_many(weight: torch.Tensor) -> bool:
-    return weight.shape[0] > 65536
 
 
 def test_gradients_of_parameters_of_another_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +131,7 @@ def _casts(dtype: torch.dtype, change: Any) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("least", "first"), [(256.0, "256|257|258|272|288"), (-1.0, "-?0.0")])
+@pytest.mark.parametrize(("least", "first"), [(256.0, "258.0"), (-1.0, "-0.0")])
 def test_casts_of_every_value(least: float, first: str) -> None:
     """A cast to eight bits loses what is above a number, or the sign of zero."""
     case = "accelerator.dtype.cast_from_float32[float8_e4m3fn]"
@@ -153,13 +149,13 @@ def test_casts_of_every_value(least: float, first: str) -> None:
     with _casts(torch.float8_e4m3fn, change):
         verdict = place.run(case)
 
-    assert "the cast from bfloat16 to float8_e4m3fn differ, the first for [" in verdict.message
+    assert f"the cast from bfloat16 to float8_e4m3fn differ, the first for [{first}]" in verdict.message
 
 
 def test_a_state_that_is_read_is_the_one_that_was_set() -> None:
     place = bench.Bench()
     module: Any = torch.get_device_module(place.device)
-    read, was_set = module.get_rng_state, []
+    read, write, was_set = module.get_rng_state, module.set_rng_state, []
 
     def reading(*given: Any) -> torch.Tensor:
         state = read(*given)
@@ -168,11 +164,12 @@ def test_a_state_that_is_read_is_the_one_that_was_set() -> None:
 
     def writing(*given: Any) -> None:
         was_set.append(given)
+        write(*given)
 
     with mock.patch.object(module, "get_rng_state", reading), mock.patch.object(module, "set_rng_state", writing):
         verdict = place.run("accelerator.rng.state_roundtrip[rand]")
 
-    assert "1 bytes of the state differ" in verdict.message or "set_rng_state() has no effect" in verdict.message
+    assert "1 bytes of the state differ where it is read after it was set" in verdict.message
 
 
 def _parity(name: str, function: Any, args: Any) -> Any:

@@ -74,7 +74,7 @@ def test_no_overlap(accelerator, device):
 
     wrong = [step for step, tensor in enumerate(tensors) if not bool((tensor.cpu() == step).all())]
     alone = [step for step in wrong[:1] if not bool((fill(device, sizes[step], step).cpu() == step).all())]
-    assert not alone, f"full() of {sizes[alone[0]]} bytes {alone[0]} gives other bytes"
+    assert not alone, f"full() of {sizes[alone[0]]} bytes with the value {alone[0]} gives other bytes"
     assert not wrong, f"tensors {wrong[:8]} were overwritten by other tensors"
 
 

@@ -108,7 +108,7 @@ def test_host_read(accelerator, device, reader):
     if wrong:
         accelerator.synchronize()
         again = sum(value != right for value, right in zip(READERS[reader](target), expected, strict=True))
-        how = "wrongly, and does so after synchronize()" if again else "before they were written"
+        how = "wrongly, also after synchronize()" if again else "before they were written"
         raise AssertionError(f"{reader} read {wrong} of {len(expected)} values {how}")
 
 

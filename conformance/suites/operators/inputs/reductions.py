@@ -89,21 +89,26 @@ def vectors(cell: Cell) -> Iterator[Call]:
     along_one = cell.info.full_name in _ALONG_ONE
     if not (along_one or cell.info.full_name in _OF_ALL or is_a(cell.info, "ReductionOpInfo")):
         return
-    for order, length in enumerate((*_LENGTHS, *_OF_PASSES)):
-        steps = torch.arange(length) * 29 % length
-        # Sums and products of these are numbers of float32, and the largest one is there once.
-        spread = steps / 1024 if length in _LENGTHS else (steps / length - 0.5) / 8
-        values = 1 + spread if cell.dtype.is_floating_point else steps % 3 + 1
-        given = Call(_VECTOR + order, values.to(cell.dtype), (), {"dim": 0} if along_one else {}, source="one vector")
-        if host_call(cell.info.op, given).comparable:
-            yield given
-    for order, value in enumerate((-0.0, -torch.inf) if cell.dtype.is_floating_point else ()):
+    alike = (-0.0, -torch.inf) if cell.dtype.is_floating_point else ()
+    made = [
+        *((_VECTOR + order, _vector(length, cell.dtype), "") for order, length in enumerate((*_LENGTHS, *_OF_PASSES))),
         # A largest number begins with the lowest one, and zeros are above it.
-        alike = torch.full((_OF_PASSES[0],), value, dtype=cell.dtype)
-        named = {"dim": 0} if along_one else {}
-        given = Call(_OF_ALIKE + order, alike, (), named, source=f"one vector of {value} alone")
+        *(
+            (_OF_ALIKE + order, torch.full((_OF_PASSES[0],), value, dtype=cell.dtype), f" of {value} alone")
+            for order, value in enumerate(alike)
+        ),
+    ]
+    for number, values, kind in made:
+        given = Call(number, values, (), {"dim": 0} if along_one else {}, source=f"one vector{kind}")
         if host_call(cell.info.op, given).comparable:
             yield given
+
+
+def _vector(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers whose sums and products are numbers of float32, with the largest one once; or small integers."""
+    steps = torch.arange(length) * 29 % length
+    spread = steps / 1024 if length in _LENGTHS else (steps / length - 0.5) / 8
+    return (1 + spread if dtype.is_floating_point else steps % 3 + 1).to(dtype)
 
 
 def _values(dtype: torch.dtype, *, negative: bool) -> torch.Tensor:
